@@ -142,7 +142,7 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
 
     def prepared(**given: Any) -> Callable[[], object]:
         step = sum(map(len, found.values()))
-        return saver.prepared({"model": tensors}, Where(step=step), **given)
+        return saver.prepare({"model": tensors}, Where(step=step), **given)
 
     def save() -> None:
         background.submit(prepared(staging=staging))
@@ -177,7 +177,7 @@ def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[s
     def by_thread() -> None:
         nonlocal step
         step += 1
-        background.submit(saver.prepared({"model": tensors}, Where(step=step), staging=staging))
+        background.submit(saver.prepare({"model": tensors}, Where(step=step), staging=staging))
 
     def by_process() -> None:
         process.save(tensors)

@@ -32,7 +32,7 @@ from soak import CONFIG, NET, POINTS, USED
 
 from assay.cli.main import TASK_COMMAND
 from assay.cli.main import main as assay
-from assay.formats.manifest import pointed
+from assay.formats.manifest import pointed_name
 from assay.query.run import RunView
 from assay.store.layout import RUNS_DIR_VARIABLE, make_project, scan_runs
 from assay.store.series import read_series
@@ -221,7 +221,7 @@ class Trial:
         if not self.runs.is_dir() or not list(scan_runs(self.runs)):
             return "unrecorded", "exit code 0 without a record" if self.code == 0 else ""
         view = self.view()
-        final = pointed(view.folder.checkpoints, "final")
+        final = pointed_name(view.folder.checkpoints, "final")
         match view.status:
             case "finished":
                 is_true = bool(final) and view.file.newest.to_step == steps

@@ -15,6 +15,19 @@ def test_no_two_classes_share_a_name() -> None:
     assert words.shared_names() == {}
 
 
+def test_no_function_is_named_by_a_bare_participle() -> None:
+    assert words.participles() == []
+
+
+def test_the_check_sees_a_participle_and_takes_verbs_and_properties(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "def told(): ...\ndef _merged(): ...\ndef read(): ...\ndef seed(): ...\n"
+        "def merged_rows(): ...\nclass A:\n    @property\n    def used(self): ...\n"
+    )
+
+    assert words.participles(tmp_path) == ["a.py:1: told", "a.py:2: _merged"]
+
+
 def test_the_check_sees_a_docstring_and_a_class_that_break_the_rules(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text('"""Whether it is so."""\n\n\nclass Twice:\n    """It is."""\n')
     (tmp_path / "b.py").write_text('"""Module b."""\n\n\nclass Twice:\n    pass\n')

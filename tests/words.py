@@ -1,7 +1,7 @@
 """Figures of the house's language, by room: `python tests/words.py`. See CONTRIBUTING.md.
 
-Two of them are rules: no docstring begins with a question or a pronoun, and no two classes share a
-name. The others are there to be looked at.
+Three of them are rules: no docstring begins with a question or a pronoun, no two classes share a
+name, and no function is named by a bare participle. The others are there to be looked at.
 """
 
 from __future__ import annotations
@@ -33,6 +33,44 @@ QUESTIONS_AND_PRONOUNS = {
 
 # One concept in two places, each with its own public class.
 FAMILIES: dict[str, str] = {}
+
+# Participles that are no "-ed"; those that are verbs as well (read, set, put, split, run) are absent.
+_IRREGULAR = """
+begun bound broken built bought caught chosen done drawn fed felt found given gone got grown held heard
+kept known laid led left lost made meant met paid said seen sent shown sold spent stood taken thought
+told won worn written
+"""
+IRREGULAR = frozenset(_IRREGULAR.split())
+VERBS_IN_ED = {
+    "bed",
+    "embed",
+    "exceed",
+    "feed",
+    "need",
+    "proceed",
+    "reseed",
+    "seed",
+    "shed",
+    "speed",
+}
+PUBLIC_PARTICIPLES = {"dotted", "entered", "opened"}  # documented: assay.config, assay.build
+PARTICIPLES_LEFT = (
+    "compat/",
+    "engine/callbacks/",
+    "engine/checkpoint/",
+    "engine/data/",
+    "engine/loop/",
+    "engine/metrics/",
+    "engine/model/",
+    "engine/numerics/",
+    "engine/optim/",
+    "engine/parallel/",
+    "engine/rehearse/",
+    "engine/trace/",
+    "record/",
+    "store/",
+)
+"""Folders that still have functions named by participles: a line leaves with the last of them."""
 
 # Tokens of layout say nothing about how much a line holds.
 LAYOUT = {
@@ -82,6 +120,25 @@ def shared_names(source: Path = SOURCE) -> dict[str, list[str]]:
         for name, found in sorted(files.items())
         if len(found) > 1 and name not in FAMILIES
     }
+
+
+def participles(source: Path = SOURCE, left: tuple[str, ...] = PARTICIPLES_LEFT) -> list[str]:
+    """Return `file:line: name` of each function that a bare participle names, but properties."""
+    return [
+        f"{name}:{node.lineno}: {node.name}"
+        for name, _, tree in modules(source)
+        if not name.startswith(left)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_participle(node.name.strip("_"))
+        if not any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+    ]
+
+
+def is_participle(word: str) -> bool:
+    if word in VERBS_IN_ED or word in PUBLIC_PARTICIPLES:
+        return False
+    return word in IRREGULAR or (word.endswith("ed") and "_" not in word)
 
 
 def figures(name: str, text: str, tree: ast.Module) -> Counter[str]:
@@ -143,9 +200,12 @@ def main() -> int:
     shared = shared_names()
     for line in wrong:
         print(f"docstring: src/assay/{line}")
+    named = participles()
     for name, found in shared.items():
         print(f"class {name}: {', '.join(found)}")
-    return 1 if wrong or shared else 0
+    for line in named:
+        print(f"participle: src/assay/{line}")
+    return 1 if wrong or shared or named else 0
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def start(
         finish_before()
     view = _run_to_resume(resume, home, tag, spec.config_hash or "")
     if view is not None:
-        recorder = _resumed(view, home, written, spec)
+        recorder = _resume(view, home, written, spec)
     else:
         recorder = start_run(home, spec, tag=tag, desc=desc)
     obey_sigterm()
@@ -140,8 +140,8 @@ def _run_to_resume(
     if resume is None:
         return None
     if resume != AUTO:
-        return _recorded(resume, project)
-    view = unfinished(project, tag, config_hash)
+        return _find_recorded(resume, project)
+    view = find_unfinished(project, tag, config_hash)
     if view is None:
         print("assay: nothing to resume: a new run", file=sys.stderr)
     return view
@@ -186,7 +186,7 @@ def _describe(
         raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
     tree = from_plain(settings, Origin(source="<python>"))
     assert isinstance(tree, Table)
-    secrets = Secrets.known(os.environ, sys.orig_argv)
+    secrets = Secrets.among(os.environ, sys.orig_argv)
     secrets.add(secrets_under(settings))
     written = without_secrets(tree, secrets, has_references=False)
     spec = AttemptSpec(
@@ -225,7 +225,7 @@ def resumable_command(view: RunView) -> tuple[str, ...]:
     return tuple(map(str, attempts[-1].launch.get(SCRIPT, ()))) if attempts else ()
 
 
-def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
+def find_unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
     """Return the newest unfinished run of a script with this tag and config."""
     from assay.query.run import RunView
 
@@ -248,7 +248,7 @@ def unfinished(project: Project, tag: str, config_hash: str) -> RunView | None:
     return max(found, key=lambda view: view.file.created_ns, default=None)
 
 
-def _recorded(address: str, project: Project) -> RunView:
+def _find_recorded(address: str, project: Project) -> RunView:
     """Find the run of an address, which a script has to have recorded."""
     from assay.query.find import find_run
 
@@ -261,7 +261,7 @@ def _recorded(address: str, project: Project) -> RunView:
     )
 
 
-def _resumed(view: RunView, project: Project, tree: Table, spec: AttemptSpec) -> RunRecorder:
+def _resume(view: RunView, project: Project, tree: Table, spec: AttemptSpec) -> RunRecorder:
     """Begin a further attempt of a run that a script has recorded."""
     from assay.config import changed_keys, load
 

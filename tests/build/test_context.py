@@ -736,13 +736,13 @@ def test_what_is_promised_is_known_but_cannot_be_had_yet() -> None:
         ):
             ask()
     assert "optimizer" not in context and context.try_get("optimizer", 3) == 3
-    assert context.promised() == ["optimizer"]
+    assert context.promises() == ["optimizer"]
     context.validate()
 
     optimizer = Optimizer()
     context.set("optimizer", optimizer)
 
-    assert context.get(Optimizer) is optimizer and context.promised() == []
+    assert context.get(Optimizer) is optimizer and context.promises() == []
 
 
 def test_what_will_never_be_there_says_why_and_fills_nothing() -> None:

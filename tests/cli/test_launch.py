@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assay.cli.launch import told
+from assay.cli.launch import print_result
 from assay.compose import RunResult
 from assay.formats.run_file import Best
 from assay.store.layout import Project
@@ -48,7 +48,7 @@ def test_the_end_of_a_run_advises_what_works(
     for step, kind in kept.items():
         make_checkpoint(tmp_path, step, kind=kind)
 
-    told(result(tmp_path, status, 20))
+    print_result(result(tmp_path, status, 20))
 
     said = capsys.readouterr().err
     assert advice in said
@@ -63,7 +63,7 @@ def test_the_end_line_has_the_best_value_beside_the_last_one(
     points = {"valid/loss": [1.0, 0.25, 0.5], "valid/acc": [0.1, 0.9, 0.8]}
     folder = make_run(project, points=points, best=best)
 
-    told(result(folder, "finished", 3, **{"valid/loss": 0.5, "valid/acc": 0.8}))
+    print_result(result(folder, "finished", 3, **{"valid/loss": 0.5, "valid/acc": 0.8}))
 
     said = " ".join(capsys.readouterr().err.split())
     assert "valid/loss 0.5000 (best 0.2500 at step 2) valid/acc 0.8000" in said
@@ -74,6 +74,6 @@ def test_a_checkpoint_that_cannot_be_read_is_none_to_resume_from(
 ) -> None:
     (make_checkpoint(tmp_path, 10) / "model.json").unlink()
 
-    told(result(tmp_path, "failed", 20))
+    print_result(result(tmp_path, "failed", 20))
 
     assert "resume with" not in capsys.readouterr().err

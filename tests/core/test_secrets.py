@@ -38,7 +38,7 @@ FORMS: dict[str, Callable[[Planted], str]] = {
     "a nested mapping": lambda it: str(
         Secrets().tree({"service": [{it.name: it.text}], "lr": 0.1})
     ),
-    "a variable, said without its name": lambda it: Secrets.known({it.name: it.text}).clean(
+    "a variable, said without its name": lambda it: Secrets.among({it.name: it.text}).clean(
         f"with {it.text}, ok"
     ),
     "a sentence": lambda it: Secrets().clean(f"it logs in with {it.name}={it.text} since May"),
@@ -114,9 +114,9 @@ def test_what_one_text_says_to_be_secret_is_replaced_in_every_other(text: str) -
     ],
 )
 def test_sentences_about_secrets_stay_as_they_are(text: str) -> None:
-    assert Secrets().cleaned(text) == (text, 0)
+    assert Secrets().clean_and_count(text) == (text, 0)
     comment = f"# {text}\nx = 1\n"
-    assert Secrets().cleaned(comment, "code") == (comment, 0)
+    assert Secrets().clean_and_count(comment, "code") == (comment, 0)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,16 @@ def test_sentences_about_secrets_stay_as_they_are(text: str) -> None:
     ],
 )
 def test_code_about_secrets_stays_as_it_is(code: str) -> None:
-    assert Secrets().cleaned(code, "code") == (code, 0)
+    assert Secrets().clean_and_count(code, "code") == (code, 0)
 
 
 def test_ordinary_code_has_few_words_that_look_like_secrets() -> None:
     """Most of what is found in the standard library are passwords in its examples."""
     modules = sorted(Path(json.__file__).parents[1].glob("[a-m]*.py"))
     counts = {
-        path.name: Secrets().cleaned(path.read_text(encoding="utf-8", errors="replace"), "code")[1]
+        path.name: Secrets().clean_and_count(
+            path.read_text(encoding="utf-8", errors="replace"), "code"
+        )[1]
         for path in modules
     }
 
@@ -294,7 +296,7 @@ def test_what_is_no_secret_stays(name: str, value: str) -> None:
     ],
 )
 def test_texts_without_secrets_stay_as_they_are(kind: Kind, text: str) -> None:
-    assert Secrets().cleaned(text, kind) == (text, 0)
+    assert Secrets().clean_and_count(text, kind) == (text, 0)
 
 
 def test_our_own_code_and_documentation_hold_no_secret() -> None:
@@ -308,7 +310,7 @@ def test_our_own_code_and_documentation_hold_no_secret() -> None:
             if path.parent.name == "secrets":
                 continue
             text = path.read_text(encoding="utf-8")
-            assert Secrets().cleaned(text, "code") == (text, 0), path
+            assert Secrets().clean_and_count(text, "code") == (text, 0), path
 
 
 def test_a_known_secret_is_replaced_in_each_of_its_forms() -> None:
@@ -329,7 +331,7 @@ def test_a_known_secret_is_replaced_in_each_of_its_forms() -> None:
 
 
 def test_a_word_that_anything_may_contain_is_replaced_behind_its_name_alone() -> None:
-    secrets = Secrets.known(
+    secrets = Secrets.among(
         {"POSTGRES_PASSWORD": "postgres", "PIN_PASSWORD": "1234", "SSH_AUTH_SOCK": "/tmp/agent.1"}
     )
 
@@ -446,7 +448,7 @@ HOSTILE = [
 @pytest.mark.parametrize("kind", ["text", "code", "data"])
 def test_hostile_texts_are_read_in_the_time_of_a_test(piece: str, kind: Kind) -> None:
     """Quadratic time, 17 s for 50 kB, would take minutes here: the test's time limit ends it."""
-    Secrets(["correct-horse-battery"]).cleaned(piece * (200_000 // len(piece)), kind)
+    Secrets(["correct-horse-battery"]).clean_and_count(piece * (200_000 // len(piece)), kind)
 
 
 def test_what_is_opaque_is_no_word() -> None:

@@ -17,7 +17,7 @@ from assay.core.signals import (
     HELD_LIMIT,
     Signals,
     Terminated,
-    answered,
+    answering,
     number_of,
     obey_sigterm,
     obeying,
@@ -66,7 +66,7 @@ def test_where_signals_are_obeyed_the_first_one_is_raised(number: signal.Signals
 
 @pytest.mark.parametrize("block", [lambda: stopping(Stop()), obeying])
 def test_what_is_held_is_heard_and_raises_nothing(block: Callable[[], Any]) -> None:
-    with block() as signals, signals.held():
+    with block() as signals, signals.holding():
         for number in SIGNALS:
             signal.raise_signal(number)
 
@@ -77,7 +77,7 @@ def test_an_end_that_never_comes_is_ended_by_the_operating_system() -> None:
     program = f"""
 import signal
 from assay.core.signals import obeying
-with obeying() as signals, signals.held():
+with obeying() as signals, signals.holding():
     for _ in range({HELD_LIMIT}):
         signal.raise_signal(signal.SIGTERM)
     print("held", flush=True)
@@ -98,7 +98,7 @@ with obeying() as signals, signals.held():
 def test_the_echo_of_a_signal_counts_once_and_another_signal_does_not() -> None:
     heard: list[int] = []
 
-    with answered(lambda signals, number: heard.append(number), echo_s=60.0):
+    with answering(lambda signals, number: heard.append(number), echo_s=60.0):
         for number in (
             signal.SIGTERM,
             signal.SIGTERM,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from assay.core.terminal import (
     cell_count,
-    elided,
+    elide,
     escaped_json,
-    folded,
+    fold,
     for_terminal,
     style,
     visible,
@@ -81,12 +81,12 @@ def test_json_says_the_same_with_all_of_it_escaped(value: object) -> None:
 
 @given(st.text(), st.integers(0, 40))
 def test_what_is_elided_fits_in_columns(text: str, limit: int) -> None:
-    short = elided(text, limit)
+    short = elide(text, limit)
 
     assert cell_count(short) <= max(limit, 0)
     assert short == text or "…" in short or limit == 0
 
 
 def test_a_line_is_folded_where_two_blanks_are_whatever_its_letters_take() -> None:
-    assert max(map(cell_count, folded("実験  学習率 0.5  損失 0.1", 20))) <= 20
-    assert folded("one  two", None) == ["one  two"]
+    assert max(map(cell_count, fold("実験  学習率 0.5  損失 0.1", 20))) <= 20
+    assert fold("one  two", None) == ["one  two"]

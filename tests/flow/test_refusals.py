@@ -94,7 +94,7 @@ engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
-engine/loop/epoch_windows.py: no_batch
+engine/loop/epoch.py: no_batch
 engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor*2
     Supervised.forward_step _check_kinds*3 _not_taken
 engine/loop/run_length.py: larger
@@ -135,7 +135,7 @@ engine/rehearse/fake.py: Fakes.__init__
 engine/rehearse/imagined_ranks.py: imagined_mesh
 
 [check --rehearse --layout]
-engine/loop/failed_step.py: FailedStep.explain
+engine/loop/failed_step.py: explain_failure
 engine/parallel/data.py: _checked*4
 engine/metrics/outputs.py: check_mergeable*2
 engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2

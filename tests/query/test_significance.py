@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from assay.query.significance import correct_by_holm, paired, t_quantile, two_sided, welch
+from assay.query.significance import correct_by_holm, paired_t, t_quantile, two_sided, welch
 
 # Student (1908): hours of sleep gained by ten patients with each of two drugs.
 FIRST_DRUG = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -17,7 +17,9 @@ SAMPLES = st.lists(st.floats(-100, 100).map(lambda value: round(value, 3)), min_
 
 
 def test_the_tests_of_students_sleep_data_are_those_that_were_published() -> None:
-    pairs = paired([after - before for before, after in zip(FIRST_DRUG, SECOND_DRUG, strict=True)])
+    pairs = paired_t(
+        [after - before for before, after in zip(FIRST_DRUG, SECOND_DRUG, strict=True)]
+    )
     apart = welch(FIRST_DRUG, SECOND_DRUG)
 
     assert pairs is not None and apart is not None
@@ -40,7 +42,7 @@ def test_the_tests_are_those_of_scipy(left: list[float], right: list[float]) -> 
     differences = [a - b for a, b in zip(left, right, strict=False)]
     if np.ptp(differences) > 0.01:
         theirs = stats.ttest_1samp(differences, 0.0)
-        ours = paired(differences)
+        ours = paired_t(differences)
         assert ours is not None and ours.p == pytest.approx(theirs.pvalue, rel=1e-6, abs=1e-12)
         ends = theirs.confidence_interval(0.95)
         assert ours.interval() == pytest.approx((ends.low, ends.high), rel=1e-6, abs=1e-9)
@@ -55,12 +57,12 @@ def test_the_quantile_of_t_is_that_of_scipy(p: float, freedom: float) -> None:
 
 
 def test_equal_repeats_leave_nothing_to_luck() -> None:
-    same, other = paired([0.0, 0.0]), paired([0.5, 0.5])
+    same, other = paired_t([0.0, 0.0]), paired_t([0.5, 0.5])
 
     assert same is not None and other is not None
     assert (same.p, same.interval()) == (1.0, (0.0, 0.0))
     assert (other.p, other.interval()) == (0.0, (0.5, 0.5))
-    assert paired([1.0]) is None
+    assert paired_t([1.0]) is None
 
 
 def test_holms_correction_is_that_of_a_published_example() -> None:

@@ -122,7 +122,10 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
             message = f"`{node.value}` is known when a run starts, and here is none"
             problems.append(
                 Problem(
-                    kind="unknown-reference", message=message, origin=node.origin, key=dotted(path)
+                    kind="unknown-reference",
+                    message=message,
+                    origin=node.origin,
+                    key=dotted(path),
                 )
             )
     if problems:

@@ -102,7 +102,7 @@ class Context:
         """Outermost scope."""
         return self._chain()[-1]
 
-    def promised(self) -> list[str]:
+    def promises(self) -> list[str]:
         """Return the names of entries that do not exist yet, or never will."""
         return [entry.name for entry in self.entries() if entry.promise is not None]
 

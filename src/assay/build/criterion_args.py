@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.build.graph import expected
+from assay.build.graph import expected_type
 from assay.build.parameters import Signature, signature_of
 from assay.config.tree import KeyPath, Table, dotted, get_at
 from assay.core.diagnostics import Problem
@@ -25,7 +25,7 @@ def check_criterion_args(
     """
 
     def kind(*path: str) -> Any:
-        return expected(root, path, user_dirs=user_dirs, trusted=trusted)
+        return expected_type(root, path, user_dirs=user_dirs, trusted=trusted)
 
     given = get_at(root, _PATH)
     if not isinstance(given, Table) or not _is_supervised(kind("process")):

@@ -44,7 +44,7 @@ _NOT_BUILT = ("plugins", "variants", "sweep")
 """Plugins come first and one by one; the others are no objects."""
 
 
-def expected(
+def expected_type(
     root: Table, path: KeyPath, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
 ) -> Any:
     """Return the type of the node at `path`, None if unknown: a class, or a return type."""
@@ -86,7 +86,7 @@ def promise_run(
     """Promise everything that a training run of this config will hold; inside `user_code`."""
 
     def kind(*path: str | int) -> Any:
-        return expected(root, path, user_dirs=user_dirs, trusted=trusted)
+        return expected_type(root, path, user_dirs=user_dirs, trusted=trusted)
 
     def engine(name: str) -> Any:
         return getattr(sys.modules.get("assay.engine"), name, _NotLoaded)
@@ -196,14 +196,13 @@ class _Graph:
         owners: dict[str, KeyPath] = {}
         for path in plugins:
             for name in _names_of(
-                expected(self.root, path, user_dirs=self.user_dirs, trusted=self.trusted)
+                expected_type(self.root, path, user_dirs=self.user_dirs, trusted=self.trusted)
             ):
                 first = owners.setdefault(name, path)
                 node = get_at(self.root, path)
                 if first != path and node is not None:
-                    message = (
-                        f"`{name}` is provided twice: by `{dotted(first)}` and by `{dotted(path)}`"
-                    )
+                    both = f"by `{dotted(first)}` and by `{dotted(path)}`"
+                    message = f"`{name}` is provided twice: {both}"
                     fix = "give one of them another name: @provides(name=...)"
                     problem = problem_at("provided-twice", message, node, path, fix)
                     self.problems.append(problem)

@@ -72,7 +72,7 @@ def configurable(init: F) -> F:
     """
 
     @functools.wraps(init)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
         config: Any
         config, rest = (args[0], args[1:]) if args else (kwargs.get("cfg"), ())
         if not _is_mapping(config) or rest:
@@ -83,8 +83,8 @@ def configurable(init: F) -> F:
         explain = getattr(type(self), "from_config", dict)
         init(self, **{**explain(config), **kwargs})
 
-    setattr(wrapped, _CONFIGURABLE, True)
-    return wrapped  # type: ignore[return-value]
+    setattr(wrapper, _CONFIGURABLE, True)
+    return wrapper  # type: ignore[return-value]
 
 
 def is_configurable(target: Callable[..., Any]) -> bool:

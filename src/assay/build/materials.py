@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from assay.build.graph import expected
+from assay.build.graph import expected_type
 from assay.config.tree import KeyPath, List, Node, Table, problem_at
 from assay.core.diagnostics import Problem
 from assay.core.optimizer_closure import needs_closure
@@ -28,7 +28,7 @@ def check_materials(
     """
 
     def kind(path: KeyPath) -> Any:
-        return expected(root, path, user_dirs=user_dirs, trusted=trusted)
+        return expected_type(root, path, user_dirs=user_dirs, trusted=trusted)
 
     problems = [
         _problem(

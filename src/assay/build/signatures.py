@@ -373,9 +373,8 @@ class _Check:
             return
         found = judge(target, parameter, node)
         for misfit in found.misfits:
-            message = (
-                f"`{dotted((parameter.name, *misfit.inside))}` of `{table.target}` {misfit.said}"
-            )
+            place = dotted((parameter.name, *misfit.inside))
+            message = f"`{place}` of `{table.target}` {misfit.said}"
             yield _problem("wrong-type", message, misfit.origin, path, misfit.fix)
         if found.node is not node:
             self.typed[path] = node, found.node
@@ -387,7 +386,11 @@ class _Check:
         self, path: KeyPath, table: Table, target: Any, signature: Signature, meant: Collection[str]
     ) -> Iterator[Problem]:
         """Report missing, defaulted and injected arguments; `meant` were misspelt."""
-        filled = {*table.items, *_names_taken(table, signature), *self.given.get(dotted(path), ())}
+        filled = {
+            *table.items,
+            *_names_taken(table, signature),
+            *self.given.get(dotted(path), ()),
+        }
         place = table.items["type"].origin
         owner = owner_of(target, user_dirs=self.user_dirs, trusted=self.trusted)
         with_defaults = is_injected(target)
@@ -418,7 +421,8 @@ class _Check:
                 if schema.section(parameter.name) is not None:
                     fix += f", or a section [{parameter.name}]"
                 if not parameter.by_keyword:
-                    fix = f"write `args = [...]` in [{dotted(path)}]: it is taken by position only"
+                    section = dotted(path)
+                    fix = f"write `args = [...]` in [{section}]: it is taken by position only"
                 if _is_called_later(path, table, target):
                     fix = f"write `{FACTORY} = true` beside `type`: the function itself is meant"
                 elif parameter.hint is UNKNOWN and parameter.name in _BY_TYPE:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from assay.build.graph import expected
+from assay.build.graph import expected_type
 from assay.config.tree import Leaf, Table
 from assay.core import schema
 from assay.core.diagnostics import Problem
@@ -29,7 +29,7 @@ def check_sources(
     for split, table in splits.items():
         if isinstance(table, Table):
             problems += _clashes(split, table)
-        kind = expected(root, ("data", split, "source"), user_dirs=user_dirs, trusted=trusted)
+        kind = expected_type(root, ("data", split, "source"), user_dirs=user_dirs, trusted=trusted)
         if isinstance(table, Table) and isinstance(kind, type):
             problems += _problems(split, table, kind)
     return problems

@@ -47,7 +47,7 @@ from assay.config.allow_list import (
 from assay.config.older_systems.names import explain_unmapped, offer_import, older_name, system_of
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import InputError, did_you_mean, suggested
+from assay.core.errors import InputError, did_you_mean, suggestion
 
 
 class TargetError(InputError):
@@ -205,7 +205,7 @@ class _Search:
             for module, it in found.items()
             if it and it.module and it.module.names and self.target in it.module.names
         ]
-        fix = suggested(places[:3]) or did_you_mean(self.target, modules.registered, 3) or FORM
+        fix = suggestion(places[:3]) or did_you_mean(self.target, modules.registered, 3) or FORM
         what = f"nothing is registered as `{self.target}`, and it names no module"
         raise TargetError("unknown-target", what, fix=fix)
 

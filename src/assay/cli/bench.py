@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from assay.cli.launch import given
+from assay.cli.launch import split_arguments
 from assay.cli.one_config import config_to_open
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json
@@ -39,7 +39,7 @@ def command() -> None:
 def data(
     arguments: tuple[str, ...], seconds: float, counts: str | None, as_json: bool, trust: bool
 ) -> int:
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if len(files) != 1:
         raise InputError(
             "`assay bench data` looks at one config.", fix="assay bench data digits.toml"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.launch import given
+from assay.cli.launch import split_arguments
 from assay.cli.one_config import one_config, read_config
 from assay.cli.one_run import LAST
 from assay.cli.rehearsal import layout_overrides, rehearsal_options, request_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
+def _pause_collection() -> Iterator[None]:
     """Switch garbage collection off: it takes a tenth of a check, whose objects live to its end."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -80,7 +80,7 @@ def _uncollected() -> Iterator[None]:
     type=click.Path(),
     help="Where your modules are. Left out: beside the config, then src/.",
 )
-@_uncollected()
+@_pause_collection()
 def command(
     arguments: tuple[str, ...],
     shape: bool,
@@ -108,13 +108,13 @@ def command(
     found = _check(config, variant, shape=shape, strict=strict, listed=listed, quiet=as_json)
     report = _Report(found)
     if defaults and found.examined:
-        report.taken = _taken(found.config, found.examined)
+        report.taken = _plain_defaults(found.config, found.examined)
     if listed:
         report.variations = [] if found.bad else _rows(found)
     if data and not found.bad:
         report.audits = _audit(found.config)
     if asked is not None and not found.bad:
-        report.rehearsal = _rehearsed(found.config, asked)
+        report.rehearsal = _rehearse(found.config, asked)
     if as_json:
         _print_json(report)
     else:
@@ -190,7 +190,7 @@ def _refuse_without_rehearsal(conditions: Mapping[str, str | None], *, rehearse:
 
 def _name(arguments: Sequence[str]) -> str:
     """Return the config or run that was given, the last run where none was."""
-    return next(iter(given(arguments)[0]), LAST)
+    return next(iter(split_arguments(arguments)[0]), LAST)
 
 
 def _refuse_with_shape(
@@ -205,7 +205,7 @@ def _refuse_with_shape(
     for what, is_asked in left_out.items():
         if is_asked:
             raise InputError(f"{what}, which --shape leaves out.", fix="leave out one of the two")
-    file = next(iter(given(arguments)[0]), "")
+    file = next(iter(split_arguments(arguments)[0]), "")
     if file.lower().endswith(".py"):
         raise InputError(
             f"--shape runs nothing, and {file} is a program: only running it tells its shape.",
@@ -288,7 +288,7 @@ def _audit(config: Config) -> list[Audit]:
     return audit_data(config)
 
 
-def _rehearsed(config: Config, asked: RehearsalRequest) -> Rehearsal:
+def _rehearse(config: Config, asked: RehearsalRequest) -> Rehearsal:
     from assay.compose.rehearsal import rehearse
 
     return rehearse(config, asked)
@@ -330,7 +330,7 @@ def _show_fine(file: str, named: Table | None) -> None:
     echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
 
 
-def _taken(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
+def _plain_defaults(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:
     """Return defaults and injected values as plain data."""
     from assay.config.check import standard_defaults
 

@@ -13,7 +13,7 @@ from assay.cli.completion import complete_expression, complete_metrics
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.formatting import count, number
-from assay.core.terminal import cell_count, elided, visible
+from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import align_rows
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
         rows.append([visible(sample.label), *cells])
     longest = max(sum(map(len, row[1:])) for row in rows) + 2 * len(rows[0])
     for row in rows[1:]:
-        row[0] = elided(row[0], max(room - longest, 12))
+        row[0] = elide(row[0], max(room - longest, 12))
     yield paint(f"{found.metric}", "bold", on=color)
     head, *lines = align_rows(rows, to_right=range(1, 6))
     yield paint(head, "dim", on=color)
@@ -116,7 +116,7 @@ def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
     yield from textwrap.wrap(legend, room)
     for sample in found.samples:
         if sample.left_out:
-            yield from _wrapped(f"left out of {sample.label}", _named(sample.left_out), room)
+            yield from _wrap(f"left out of {sample.label}", _name_runs(sample.left_out), room)
     for each in found.differences:
         yield ""
         title = f"{visible(each.label)} against {visible(found.samples[0].label)}"
@@ -132,15 +132,15 @@ def _difference(each: SampleDifference, found: SampleComparison, room: int) -> I
     counts = f"n = {size} pairs by {each.paired_by}" if each.paired_by else f"n = {size} runs"
     span = f"{_percent(LEVEL)} interval {_span(each.interval)}"
     shown = f"{each.difference:+.4g}, {span} ({each.interval_method})"
-    yield from _wrapped("difference", shown, room)
+    yield from _wrap("difference", shown, room)
     tests = f"{TESTS[each.test]}, {counts}: {_p('p', each.p)}"
     if len(found.differences) > 1:
         tests += f"; {_p('p', each.holm_p)} by Holm for {len(found.differences)} tests"
-    yield from _wrapped("test", tests, room)
+    yield from _wrap("test", tests, room)
     effect = "without end: no deviation" if each.effect is None else f"{each.effect:+.3g}"
-    yield from _wrapped("effect", f"{each.effect_name} {effect}", room)
+    yield from _wrap("effect", f"{each.effect_name} {effect}", room)
     if each.unpaired:
-        yield from _wrapped("not paired", _named(dict.fromkeys(each.unpaired, "")), room)
+        yield from _wrap("not paired", _name_runs(dict.fromkeys(each.unpaired, "")), room)
     if each.detect is not None:
         what = "pairs" if each.paired_by else "seeds of each"
         needed = f"over 100,000 {what}" if each.needed is None else f"{each.needed:,} {what}"
@@ -149,10 +149,10 @@ def _difference(each: SampleDifference, found: SampleComparison, room: int) -> I
             level += f" ({ALPHA:g} / {len(found.differences)} tests)"
         difference = f"a difference of {number(each.detect)}"
         text = f"{needed} show {difference} in {_percent(POWER)} of cases, with {level}"
-        yield from _wrapped("needed", text, room)
+        yield from _wrap("needed", text, room)
 
 
-def _wrapped(name: str, text: str, room: int) -> list[str]:
+def _wrap(name: str, text: str, room: int) -> list[str]:
     """Return `name  text` in lines that fit, those that follow below the text."""
     begin = f"  {visible(name):<10}  "
     return textwrap.wrap(
@@ -165,7 +165,7 @@ def _wrapped(name: str, text: str, room: int) -> list[str]:
     )
 
 
-def _named(runs: Mapping[str, str]) -> str:
+def _name_runs(runs: Mapping[str, str]) -> str:
     shown = [f"{run} ({why})" if why else run for run, why in list(runs.items())[:_NAMED]]
     more = f" and {count(len(runs) - _NAMED, 'run')} more" if len(runs) > _NAMED else ""
     return f"{', '.join(shown)}{more}"

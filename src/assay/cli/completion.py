@@ -174,7 +174,7 @@ def _names_of_expressions() -> list[str]:
     return []
 
 
-def _given(context: click.Context, name: str) -> list[str]:
+def _words_of(context: click.Context, name: str) -> list[str]:
     """Return the words on the line for an argument."""
     given: Any = context.params.get(name) or ()
     # While an option lacks its value click gives no argument its words: they are all left over.
@@ -190,7 +190,7 @@ def _given_files(context: click.Context) -> Iterator[str]:
     """Yield the config files that are on the line already, those of runs too."""
     from assay.query.find import find
 
-    for each in _given(context, "arguments"):
+    for each in _words_of(context, "arguments"):
         if Path(each).is_file():
             yield each
             continue
@@ -220,7 +220,7 @@ def _rows() -> list[RunRow]:
 
 
 def _given_runs(context: click.Context) -> list[str]:
-    return _given(context, "runs") or _given(context, "run")
+    return _words_of(context, "runs") or _words_of(context, "run")
 
 
 def _metrics_of(runs: Iterable[str]) -> list[str]:
@@ -244,17 +244,17 @@ def _keys_of(file: str) -> list[str]:
     if Path(file).suffix == ".py":  # it is a program, which a completion does not run
         return []
     with contextlib.suppress(AssayError, OSError):
-        return [*_assigned(load(file).root, ""), *_standard_keys()]
+        return [*_assignable_keys(load(file).root, ""), *_standard_keys()]
     return []
 
 
-def _assigned(table: Table, prefix: str) -> Iterator[str]:
+def _assignable_keys(table: Table, prefix: str) -> Iterator[str]:
     from assay.config.tree import Table
 
     for key, value in table.items.items():
         name = f"{prefix}{key}"
         if isinstance(value, Table):
-            yield from _assigned(value, f"{name}.")
+            yield from _assignable_keys(value, f"{name}.")
         elif key != "type":
             yield name
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.completion import complete_variants
-from assay.cli.launch import given
+from assay.cli.launch import split_arguments
 from assay.cli.one_config import config_to_open
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 
 if TYPE_CHECKING:
     from assay.config import Config, Node
@@ -197,7 +197,7 @@ def explain(
     from assay.compose import open_given
     from assay.config import expand
 
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if len(files) != 1:
         raise InputError(
             "`assay config explain` looks at one config.",
@@ -206,7 +206,7 @@ def explain(
     how: dict[str, Any] = {"use": "explain it", "trust": permission(trust), "tell": say}
     base = open_given(files[0], overrides, user_dir=user_dir, **how)
     (config,) = expand(base, [variant] if variant else [], sweep=False)
-    found = _explained(config, key)
+    found = _explain(config, key)
     if as_json:
         echo_json(found)
     else:
@@ -334,7 +334,7 @@ def _edit(file: Path, key: str, value: str | None) -> None:
     real.chmod(mode)
 
 
-def _explained(config: Config, key: str) -> dict[str, Any]:
+def _explain(config: Config, key: str) -> dict[str, Any]:
     """Return the value of a key and the chain of its origins, as plain data."""
     import os
 
@@ -420,13 +420,13 @@ def _at(origin: Any, step: dict[str, Any]) -> dict[str, Any]:
 
 def _story(found: dict[str, Any], color: bool) -> Iterator[str]:
 
-    yield elided(visible(f"{found['key']} = {found['shown']}"), WIDTH)
+    yield elide(visible(f"{found['key']} = {found['shown']}"), WIDTH)
     rows = [(step["how"], _place(step), step["text"]) for step in found["steps"]]
     how_wide = max((len(how) for how, _, _ in rows), default=0)
     wide = max((len(place) for _, place, _ in rows), default=0)
     for how, place, text in rows:
         left = f"  {how:{how_wide}}  {place:{wide}}"
-        rest = elided(visible(text), max(WIDTH - len(left) - 2, 20)) if text else ""
+        rest = elide(visible(text), max(WIDTH - len(left) - 2, 20)) if text else ""
         yield f"{left}  {paint(rest, 'dim', on=color)}".rstrip() if rest else left.rstrip()
 
 

@@ -13,7 +13,7 @@ from assay.cli.one_run import LAST
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import age, number
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.formats.run_file import Summary
 from assay.query.diff import (
     PARTS,
@@ -98,7 +98,7 @@ def _last_two() -> tuple[RunView, RunView]:
 
 def _lines(found: RunDiff, color: bool) -> Iterator[str]:
     for side, run in (("left ", found.left), ("right", found.right)):
-        yield f"{paint(side, 'bold', on=color)}  {_named(run)}"
+        yield f"{paint(side, 'bold', on=color)}  {_name_of(run)}"
     if found.config:
         yield from _head("Config", color)
         yield from _changes(found.config, color)
@@ -122,7 +122,7 @@ def _lines(found: RunDiff, color: bool) -> Iterator[str]:
         yield from ("", f"No difference in {_and(same)}.")
 
 
-def _named(run: RunView) -> str:
+def _name_of(run: RunView) -> str:
     return (
         f"{run.id}  {visible(run.tag) or '-'}  {run.status} "
         f" {age(run.file.created_ns, time.time_ns())}"
@@ -171,7 +171,7 @@ def _metrics(changes: Sequence[MetricChanged]) -> Iterator[str]:
     yield f"  {'':<{width}}        {'left':>12}  {'right':>12}  {'difference':>12}"
     for name, what, left, right, delta in rows:
         numbers = f"{left:>12}  {right:>12}  {delta:>12}"
-        yield f"  {elided(name, width):<{width}}  {what:<4}  {numbers}".rstrip()
+        yield f"  {elide(name, width):<{width}}  {what:<4}  {numbers}".rstrip()
 
 
 def _number(summary: Summary | None, what: str) -> str:

@@ -10,7 +10,7 @@ import click
 from assay.cli.completion import complete_runs
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 from assay.formats.json_codec import to_plain
 from assay.formats.verdict import Verdict
 
@@ -42,7 +42,7 @@ def command(left: str, right: str, no_rerun: bool, trust: bool, as_json: bool) -
         echo_json({**to_plain(verdict), "notes": list(done.notes)})
         return 0 if verdict.equal else 1
     for line in _lines(verdict, done.notes, color=use_color(sys.stdout)):
-        for part in folded(line, width(sys.stdout)):
+        for part in fold(line, width(sys.stdout)):
             echo(part)
     return 0 if verdict.equal else 1
 

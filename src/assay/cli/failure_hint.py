@@ -59,7 +59,7 @@ def _innermost_module(error: BaseException) -> tuple[str, Any, str] | None:
     name = next((name for name, each in root.named_modules() if each is module), "")
     code = last.f_code
     arguments = [last.f_locals.get(each) for each in code.co_varnames[1 : code.co_argcount]]
-    return name, module, ", ".join(_described(each) for each in arguments if hasattr(each, "dtype"))
+    return name, module, ", ".join(_describe(each) for each in arguments if hasattr(each, "dtype"))
 
 
 def _is_module(value: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_module(value: Any) -> bool:
     return any(base.__module__ == "torch.nn.modules.module" for base in type(value).__mro__)
 
 
-def _described(tensor: Any) -> str:
+def _describe(tensor: Any) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]}"
 
 

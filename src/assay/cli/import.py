@@ -12,7 +12,7 @@ from assay.cli.terminal import echo, show_progress
 from assay.core.errors import AssayError, InputError, did_you_mean
 from assay.core.formatting import count
 from assay.core.ids import id_of_folder
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, open_project, refusal, scan_runs
 
@@ -113,12 +113,12 @@ def _take(
 def _line(run: ForeignRun) -> str:
     parts = [count(run.metrics, "metric"), count(run.points, "point")]
     parts += [count(len(run.files), "file")] if run.files else []
-    return f"{elided(visible(run.tag), _TAG_CHARACTERS)}  {', '.join(parts)}"
+    return f"{elide(visible(run.tag), _TAG_CHARACTERS)}  {', '.join(parts)}"
 
 
 def _sum_up(done: int, known: list[ForeignSource], *, dry_run: bool) -> None:
     if known:
-        names = ", ".join(elided(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
+        names = ", ".join(elide(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
         more = ", ..." if len(known) > 3 else ""
         echo(
             f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here"

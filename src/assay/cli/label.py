@@ -27,17 +27,17 @@ def command(arguments: tuple[str, ...], delete: bool) -> int:
     if delete:
         if not labels:
             raise InputError(
-                "Which labels?", fix=f"assay label {view.id} -d LABEL; it has {_listed(view)}"
+                "Which labels?", fix=f"assay label {view.id} -d LABEL; it has {_list_labels(view)}"
             )
         for label in labels:
             if label not in view.labels:
-                fix = did_you_mean(label, view.labels) or f"it has {_listed(view)}"
+                fix = did_you_mean(label, view.labels) or f"it has {_list_labels(view)}"
                 raise InputError(f"The run {view.id} has no label `{label}`.", fix=fix)
         edits.remove_labels(view.folder, list(labels))
     elif labels:
         edits.add_labels(view.folder, list(labels))
     after = RunView(view.folder)
-    echo(f"{after.id} {visible(after.tag)}".rstrip() + f": {visible(_listed(after))}")
+    echo(f"{after.id} {visible(after.tag)}".rstrip() + f": {visible(_list_labels(after))}")
     return 0
 
 
@@ -55,5 +55,5 @@ def _run_and_labels(arguments: Sequence[str], *, delete: bool) -> tuple[RunView,
         raise InputError(error.what, where=error.where, fix=fix) from None
 
 
-def _listed(view: RunView) -> str:
+def _list_labels(view: RunView) -> str:
     return ", ".join(view.labels) or "no labels"

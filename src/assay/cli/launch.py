@@ -15,7 +15,7 @@ from assay.cli.failure_hint import failure_hint
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.cli.usage_errors import did_you_mean_option
 from assay.core.errors import AssayError, InputError
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 from assay.formats.manifest import checkpoints
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def launch_of(**options: Any) -> Launch:
     )
 
 
-def told(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
+def print_result(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Print how a run ended, for a person; return the exit code.
 
     With `pdb` they may look around where it failed.
@@ -156,7 +156,7 @@ def _print_finished(result: RunResult) -> None:
     reasons = [part for part in result.reason.split("; ") if part not in result.note]
     parts = [f"finished {result.id}".rstrip(), f"step {result.step}", *values, *reasons]
     text = "  ".join(part for part in [*parts, result.note] if part)
-    first, *rest = folded(text, width(sys.stderr))
+    first, *rest = fold(text, width(sys.stderr))
     head = paint("finished", "green bold", on=use_color(sys.stderr))
     echo("\n".join([head + first.removeprefix("finished"), *rest]), err=True)
 
@@ -241,7 +241,7 @@ def _error_text(error: BaseException) -> str:
 
 def told_both(result: RunResult, *, pdb: bool = False, can_resume: bool = True) -> int:
     """Tell how a run ended, and the test after it, if there was one; the exit code."""
-    code = told(result, pdb=pdb, can_resume=can_resume)
+    code = print_result(result, pdb=pdb, can_resume=can_resume)
     return max(code, told_test(result.test, pdb=pdb)) if result.test is not None else code
 
 
@@ -257,10 +257,10 @@ def told_test(result: RunResult, *, measures: bool = True, pdb: bool = False) ->
             echo(f"{name:<20} {value:.4f}")
         if measures and not result.value:
             echo("nothing was measured: the process has no metrics, and gives no loss")
-    return told(result, pdb=pdb, can_resume=False)
+    return print_result(result, pdb=pdb, can_resume=False)
 
 
-def given(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split positional arguments into config files and overrides; InputError for others."""
     from assay.config import is_override
 

@@ -14,7 +14,7 @@ from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, paint, redraw, use_color
 from assay.core.errors import InputError, RecordError, choose
 from assay.core.formatting import duration, number
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.query.drawing import chart, middles, sparkline
 from assay.query.find import find_run
 from assay.query.run import EPOCH, RunView, epochs_at
@@ -71,7 +71,7 @@ def command(run: str, metric: str | None, image: str | None, every_s: float, onc
         columns = min(size.columns, _WIDEST)
         rows = size.lines - 2
         color = use_color(sys.stdout)
-        drawing = _drawn(view, image, columns, rows // 3, color) if image is not None else []
+        drawing = _draw(view, image, columns, rows // 3, color) if image is not None else []
         lines = [*_page(view, metric, columns, rows - len(drawing), color), *drawing]
         if once:
             echo("\n".join(lines))
@@ -118,7 +118,7 @@ def _head(view: RunView, *, color: bool) -> str:
     at = f"step {max((each.step for each in summaries.values()), default=0)}"
     if EPOCH in summaries:
         at = f"epoch {summaries[EPOCH].last + 1:.0f}  {at}"
-    tag = paint(visible(elided(view.tag, 30)) or "-", "bold", on=color)
+    tag = paint(visible(elide(view.tag, 30)) or "-", "bold", on=color)
     status = paint(view.status, STATUS_STYLES[view.status], on=color)
     return f"{tag}  {view.id}  {status}  {at}  {duration(view.duration_s)}"
 
@@ -127,7 +127,7 @@ def _line(name: str, series: Series, last: float, width: int) -> str:
     """Return the line of a metric: its name, last value and a small curve."""
     room = width - _NAME - _NUMBERS - 4
     curve = sparkline(middles(series, room), room)
-    return f"{elided(visible(name), _NAME):<{_NAME}}  {number(last):>{_NUMBERS}}  {curve}"
+    return f"{elide(visible(name), _NAME):<{_NAME}}  {number(last):>{_NUMBERS}}  {curve}"
 
 
 def _epochs(epochs: Series, curve: Series, axis: str) -> str:
@@ -143,7 +143,7 @@ def _pictures(view: RunView) -> dict[str, Artifact]:
     return {each.name: each for each in artifacts(view.folder) if each.kind in ("image", "figure")}
 
 
-def _drawn(view: RunView, name: str, width: int, height: int, color: bool) -> list[str]:
+def _draw(view: RunView, name: str, width: int, height: int, color: bool) -> list[str]:
     kept = _pictures(view).get(name)
     if kept is None:
         return ["", f"no image {visible(name)} yet"]

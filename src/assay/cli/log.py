@@ -173,10 +173,10 @@ class MetricLines:
         return [
             dumps({"step": row.step, "time": row.time_ns / 1e9, "metrics": values})
             for row in fresh
-            if (values := self._chosen(row.values))
+            if (values := self._choose(row.values))
         ]
 
-    def _chosen(self, values: dict[str, float]) -> dict[str, float]:
+    def _choose(self, values: dict[str, float]) -> dict[str, float]:
         if not self._names:
             return values
         return {name: value for name, value in values.items() if name in self._names}

@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from assay.cli.terminal import echo, paint, use_color
-from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggested
+from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggestion
 from assay.core.version import version
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -167,7 +167,7 @@ class Commands(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             here = ELSEWHERE.get(name)
-            near = suggested([here]) if here else did_you_mean(name, COMMANDS)
+            near = suggestion([here]) if here else did_you_mean(name, COMMANDS)
             fix = near or f"the commands are {', '.join(COMMANDS)}"
             raise InputError(f"There is no command `{name}`.", fix=fix)
         return super().resolve_command(ctx, args)

@@ -8,7 +8,7 @@ import click
 
 from assay.cli.one_run import LAST, run_and_more
 from assay.cli.terminal import echo
-from assay.cli.text import wrapped
+from assay.cli.text import wrap
 from assay.core.errors import InputError
 from assay.core.formatting import moment
 from assay.core.terminal import visible
@@ -37,7 +37,7 @@ def command(arguments: tuple[str, ...]) -> int:
         return 0
     for note in view.notes:
         echo(f"{moment(note.at_ns)}  {visible(note.who)}".rstrip())
-        echo("\n".join(wrapped(str(note.new))))
+        echo("\n".join(wrap(str(note.new))))
     if not view.notes:
         echo(f"The run {view.id} has no notes.", err=True)
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
-from assay.cli.launch import given
+from assay.cli.launch import split_arguments
 from assay.cli.one_run import LAST
 from assay.cli.permission import permission, say, trust_option
 from assay.core.errors import InputError
@@ -59,7 +59,7 @@ def read_config(
     InputError for several, for a run without a config, and for a run that was not made here
     without `trust`.
     """
-    names, overrides = given(arguments)
+    names, overrides = split_arguments(arguments)
     if len(names) > 1:
         raise InputError(
             f"`assay {command}` looks at one config, or at the config of one run.",
@@ -83,7 +83,7 @@ def config_to_train(
     from assay.compose import open_given
     from assay.config import expand
 
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if len(files) != 1:
         raise InputError(f"`assay {command}` trains one config.", fix=f"assay {command} {example}")
     config = open_given(files[0], overrides, user_dir=user_dir, trust=permission(trust), tell=say)

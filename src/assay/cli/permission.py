@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.terminal import echo, width
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 
 if TYPE_CHECKING:
     from assay.compose.trust import Foreign, Trust
@@ -30,7 +30,7 @@ def permission(trust: bool) -> Trust:
 
 def say(line: str) -> None:
     """Tell where the code comes from."""
-    for part in folded(line, width(sys.stderr)):
+    for part in fold(line, width(sys.stderr)):
         echo(part, err=True)
 
 

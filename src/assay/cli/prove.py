@@ -13,7 +13,7 @@ from assay.cli.one_config import config_to_open, config_to_train
 from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 from assay.formats.json_codec import to_plain
 from assay.formats.verdict import Verdict
 
@@ -94,7 +94,7 @@ def command(
         echo_json(to_plain(verdict))
         return 0 if verdict.equal else 1
     for line in _lines(verdict, color=use_color(sys.stdout)):
-        for part in folded(line, width(sys.stdout)):
+        for part in fold(line, width(sys.stdout)):
             echo(part)
     return 0 if verdict.equal else 1
 

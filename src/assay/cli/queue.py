@@ -20,14 +20,14 @@ from assay.cli.completion import (
     complete_run_and_keys,
     complete_variants,
 )
-from assay.cli.launch import given
+from assay.cli.launch import split_arguments
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
 from assay.core.job import FAILURES, TRANSIENT, Job
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.formats.lease import process_start
 from assay.store.job_journal import JobJournal
 from assay.store.layout import refusal
@@ -150,14 +150,14 @@ def add(
     trust: bool,
     **options: Any,
 ) -> int:
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if not files:
         raise InputError(
             "`assay queue add` needs a config file.", fix="assay queue add digits.toml"
         )
-    configs = _expanded(files, overrides, variants, seeds, user_dirs or None, trust)
+    configs = _expand(files, overrides, variants, seeds, user_dirs or None, trust)
     with JobJournal() as journal:
-        _print_jobs(journal, _submitted(journal, configs, **options))
+        _print_jobs(journal, _submit(journal, configs, **options))
     return 0
 
 
@@ -182,7 +182,7 @@ def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any
     from assay.query.find import find_run
     from assay.query.rerun import ranks_refusal
 
-    names, overrides = given(arguments)
+    names, overrides = split_arguments(arguments)
     if not names:
         raise InputError("`assay queue rerun` needs a run.", fix="assay queue rerun last")
     runs = [find_run(name) for name in names]
@@ -194,7 +194,7 @@ def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any
     ]
     parents = [run.id for run in runs]
     with JobJournal() as journal:
-        jobs = _submitted(journal, configs, parents=parents, **options)
+        jobs = _submit(journal, configs, parents=parents, **options)
         if as_json:
             echo_json({"jobs": jobs})
         else:
@@ -202,7 +202,7 @@ def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any
     return 0
 
 
-def _submitted(
+def _submit(
     journal: JobJournal,
     configs: Sequence[Config],
     *,
@@ -231,17 +231,17 @@ def _submitted(
         then_test=then_test,
         parents=parents,
         tell=lambda line: echo(line, err=True),
-        **_placed(**placed),
+        **_place_fields(**placed),
     )
 
 
 def _print_jobs(journal: JobJournal, jobs: Sequence[int]) -> None:
     for job in jobs:
-        echo(f"job {job}  {elided(visible(journal.job(job).spec.title), _TITLE)}")
+        echo(f"job {job}  {elide(visible(journal.job(job).spec.title), _TITLE)}")
     hint_dispatcher(journal)
 
 
-def _placed(
+def _place_fields(
     *,
     device: str,
     per_device: int | None,
@@ -271,7 +271,7 @@ def _placed(
     }
 
 
-def _expanded(
+def _expand(
     files: Sequence[str],
     overrides: Sequence[str],
     variants: Sequence[str],
@@ -327,7 +327,7 @@ def _line(job: Job, *, is_held: bool, color: bool) -> str:
     place = ",".join(status.devices)
     cause = f"{status.failure}: {status.reason}" if status.failure else status.reason
     padded = paint(f"{state:<9}", _STYLES.get(state, ""), on=color)
-    title = elided(visible(job.spec.title), _TITLE)
+    title = elide(visible(job.spec.title), _TITLE)
     text = f"{job.id:>5}  {padded}  {place:<8}  {took:>8}  {status.run:<4}  {title}"
     return f"{text}  {visible(cause)}".rstrip()
 

@@ -154,7 +154,7 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         share = "all" if report.trained == report.parameters else f"{report.trained:,}"
         yield "parameters", f"{report.parameters:,}, {share} trained"
     if report.flops_per_step:
-        yield "FLOPs", f"{_scaled(report.flops_per_step)} in a step: forward and backward"
+        yield "FLOPs", f"{_scale(report.flops_per_step)} in a step: forward and backward"
     for rank in report.ranks:
         yield from _rank(rank)
     if report.memory is not None and not report.ranks:
@@ -242,10 +242,10 @@ def _fact(name: str, text: str, columns: int, *, column: int = _NAME) -> Iterato
     )
 
 
-def _scaled(count: float) -> str:
+def _scale(count: float) -> str:
     """Return a count with three digits and the prefix of its magnitude.
 
-    >>> _scaled(1.5e12), _scaled(960)
+    >>> _scale(1.5e12), _scale(960)
     ('1.5 T', '960')
     """
     units = ["", "K", "M", "G", "T", "P"]

@@ -10,7 +10,7 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, paint, use_color, width
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 
 
 @click.command(
@@ -47,7 +47,7 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     verdict = done.verdict
     color = use_color(sys.stdout)
     for line in format_comparisons(done.compared):
-        for part in folded(line, width(sys.stdout)):
+        for part in fold(line, width(sys.stdout)):
             echo(part)
     span = f"steps {verdict.first_step} to {verdict.last_step}"
     if verdict.equal:
@@ -63,7 +63,7 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     if verdict.cause is not None:
         echo(f"cause: {verdict.cause}")
     if verdict.note:
-        for part in folded(verdict.note, width(sys.stdout)):
+        for part in fold(verdict.note, width(sys.stdout)):
             echo(part)
     for name, (was, now) in verdict.changed_inputs.items():
         echo(f"not as it was: {name}  {was} -> {now}")

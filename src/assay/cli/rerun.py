@@ -8,13 +8,13 @@ import click
 
 from assay.cli.completion import complete_run_and_keys
 from assay.cli.launch import (
-    given,
     json_at_end,
     launch_of,
     launch_options,
     only_run,
+    print_result,
     result_data,
-    told,
+    split_arguments,
 )
 from assay.cli.permission import permission, say, trust_option
 
@@ -35,7 +35,7 @@ from assay.cli.permission import permission, say, trust_option
 @launch_options
 @trust_option
 def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
-    runs, overrides = given(arguments)
+    runs, overrides = split_arguments(arguments)
     run = only_run("rerun", runs)
     launch = launch_of(**options)
     from assay.compose import rerun
@@ -43,4 +43,4 @@ def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:
     with json_at_end(options["as_json"]) as results:
         ended = rerun(run, overrides, launch, trust=permission(trust), tell=say)
         results.append(result_data(ended))
-        return told(ended, pdb=options["pdb"])
+        return print_result(ended, pdb=options["pdb"])

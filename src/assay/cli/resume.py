@@ -9,13 +9,13 @@ import click
 
 from assay.cli.completion import complete_run_and_keys
 from assay.cli.launch import (
-    given,
     json_at_end,
     launch_of,
     launch_options,
     only_run,
+    print_result,
     result_data,
-    told,
+    split_arguments,
 )
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.script_run import resume_if_script
@@ -51,7 +51,7 @@ def command(
     trust: bool,
     **options: Any,
 ) -> int:
-    runs, overrides = given(arguments)
+    runs, overrides = split_arguments(arguments)
     run = only_run("resume", runs)
     if Path(run).is_file():
         raise InputError(
@@ -65,4 +65,4 @@ def command(
     with json_at_end(options["as_json"]) as results:
         ended = resume(run, overrides, launch, trust=permission(trust), tell=say, **how)
         results.append(result_data(ended))
-        return told(ended, pdb=options["pdb"])
+        return print_result(ended, pdb=options["pdb"])

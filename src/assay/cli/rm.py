@@ -24,7 +24,7 @@ from assay.store.trash import bring_back, list_removed, remove
 @click.option("--undo", is_flag=True, help="Bring back runs that were removed, by id.")
 def command(runs: tuple[str, ...], undo: bool) -> int:
     if undo:
-        for folder in [_removed(run) for run in runs]:
+        for folder in [_find_removed(run) for run in runs]:
             bring_back(folder)
             echo(f"brought back: {folder.id}")
         return 0
@@ -36,7 +36,7 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
     return 0
 
 
-def _removed(address: str) -> RunFolder:
+def _find_removed(address: str) -> RunFolder:
     project = project_here()
     gone = list_removed(project)
     found = [

@@ -16,11 +16,11 @@ import click
 from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
 from assay.cli.launch import (
     code_of_both,
-    given,
     json_at_end,
     launch_of,
     launch_options,
     result_data,
+    split_arguments,
     told_both,
 )
 from assay.cli.permission import permission, say, trust_option
@@ -164,13 +164,13 @@ def command(
     trust: bool,
     **options: Any,
 ) -> int:
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
     overrides += _shorthands(tag, seed, fast=fast)
     if fast:
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
-    made = _opened(
+    made = _open_configs(
         files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds, trust=trust
     )
     configs = [config for same_file in made for config in same_file]
@@ -226,7 +226,7 @@ def _shorthands(tag: str | None, seed: int | None, *, fast: bool) -> list[str]:
     return [*overrides, *FAST] if fast else overrides
 
 
-def _opened(
+def _open_configs(
     files: Sequence[str],
     overrides: Sequence[str],
     variants: Sequence[str],
@@ -390,12 +390,12 @@ def _train_series(
 
 
 def _title(config: Config) -> str:
-    from assay.core.terminal import elided, visible
+    from assay.core.terminal import elide, visible
     from assay.query.diff import write_value
 
     assigned = "  ".join(f"{key}={write_value(node)}" for key, node in config.assigned)
     file = str(config.path) if config.path is not None else ""
-    return elided(visible("  ".join(filter(None, [file, config.variant, assigned]))), 72)
+    return elide(visible("  ".join(filter(None, [file, config.variant, assigned]))), 72)
 
 
 def _refuse(problems: Sequence[Any]) -> None:

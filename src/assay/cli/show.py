@@ -16,11 +16,11 @@ import click
 
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
-from assay.cli.text import WIDTH, wrapped
+from assay.cli.text import WIDTH, wrap
 from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.formatting import age, count, duration, moment, number, size
-from assay.core.terminal import elided, escaped_json, visible
+from assay.core.terminal import elide, escaped_json, visible
 from assay.formats.json_codec import dumps, to_plain
 from assay.formats.run_file import IMPORTED, Summary
 from assay.query.determinism import KINDS, Condition, Kind, conditions
@@ -110,7 +110,7 @@ def _page(view: RunView, color: bool) -> Iterator[str]:
     yield from _facts(view)
     yield from _metrics(view, color)
     yield from _checkpoints(view, color)
-    yield from _said(view, color)
+    yield from _said_lines(view, color)
     yield from _config(view, color)
     yield from _next(view, color)
 
@@ -155,18 +155,18 @@ def _title(view: RunView, color: bool) -> Iterator[str]:
         "" if view.kind == "train" else f"  {view.kind} run"
     )
     if view.status_text != view.status and not view.error:  # which stands below
-        yield from wrapped(view.status_text)
+        yield from wrap(view.status_text)
     if view.desc:
         yield ""
         for paragraph in view.desc.split("\n"):
-            yield from wrapped(paragraph)
+            yield from wrap(paragraph)
 
 
 def _damage(view: RunView, color: bool) -> Iterator[str]:
     if view.damages:
         yield from ("", paint("Damaged", "red bold", on=color))
         for sentence in view.damages:
-            yield from wrapped(sentence)
+            yield from wrap(sentence)
 
 
 def _facts(view: RunView) -> Iterator[str]:
@@ -254,14 +254,14 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
         each = summaries[name]
         low = _at(each.min, each.at_min)
         high = _at(each.max, each.at_max)
-        yield f"  {elided(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
+        yield f"  {elide(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
     if len(shown) > len(names):
         yield f"  ... and {len(shown) - len(names)} more: --json has all"
     if shown != list(summaries):
-        yield from _folded(summaries)
+        yield from _fold(summaries)
 
 
-def _folded(summaries: Mapping[str, Summary]) -> Iterator[str]:
+def _fold(summaries: Mapping[str, Summary]) -> Iterator[str]:
     """Yield a line for speed, for time and for memory: the largest last values, as many as fit."""
     for prefix in _FOLDED:
         lasts = {name: each.last for name, each in summaries.items() if name.startswith(prefix)}
@@ -278,7 +278,7 @@ def _fitting(parts: Sequence[str], width: int) -> str:
         line = ", ".join([*parts[:kept], *rest])
         if len(line) <= width:
             return line
-    return elided(parts[0], width)
+    return elide(parts[0], width)
 
 
 def _at(value: float, step: int) -> str:
@@ -305,26 +305,26 @@ def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
         words = f"{size(room):>7}  {age(manifest.created_ns, now_ns):<10}  {', '.join(names)}"
         yield f"  step {manifest.step:<9}  {words}".rstrip()
     for each in broken:
-        yield from wrapped(f"{each.name} cannot be used: {each.why}")
+        yield from wrap(f"{each.name} cannot be used: {each.why}")
 
 
-def _said(view: RunView, color: bool) -> Iterator[str]:
+def _said_lines(view: RunView, color: bool) -> Iterator[str]:
     if view.labels:
         yield from ("", f"{paint('Labels', 'bold', on=color)}  {visible(', '.join(view.labels))}")
     if view.verdicts:
         yield from ("", paint("Verdicts", "bold", on=color))
         for verdict in view.verdicts[-_CHECKPOINTS:]:
-            yield from wrapped(f"{moment(verdict.at_ns)}  {visible(verdict.said)}")
+            yield from wrap(f"{moment(verdict.at_ns)}  {visible(verdict.said)}")
     if view.notes:
         yield from ("", paint("Notes", "bold", on=color))
         for note in view.notes:
             yield f"  {moment(note.at_ns)}  {visible(note.who)}".rstrip()
-            yield from wrapped(str(note.new), indent="    ")
+            yield from wrap(str(note.new), indent="    ")
     warnings = [event.fact.message for event in view.events if isinstance(event.fact, Warned)]
     if warnings:
         yield from ("", paint("Warnings", "bold", on=color))
         for message in warnings[-5:]:
-            yield from wrapped(message)
+            yield from wrap(message)
     if view.artifacts:
         yield from ("", paint("Artifacts", "bold", on=color))
         for artifact in view.artifacts[:_CHECKPOINTS]:

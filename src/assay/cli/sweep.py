@@ -15,7 +15,7 @@ from assay.cli.completion import (
     complete_sweeps,
     complete_variants,
 )
-from assay.cli.launch import given, launch_of
+from assay.cli.launch import launch_of, split_arguments
 from assay.cli.one_config import config_to_open
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.sweep_progress import SweepProgress
@@ -131,7 +131,7 @@ def command(
     progress = SweepProgress(spec, sweep, lambda number: _shown_values(points[number]))
     search = Search(
         config=config,
-        plan=_sized(plan, spec),
+        plan=_fit_count(plan, spec),
         spec=spec,
         sweep=sweep,
         project=project,
@@ -164,7 +164,7 @@ def _space(
     from assay.config import expand
     from assay.config.expansion import plan_of, unique_problems, variations
 
-    files, overrides = given(arguments)
+    files, overrides = split_arguments(arguments)
     if len(files) != 1:
         raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
     how: dict[str, Any] = {"trust": permission(trust), "tell": say}
@@ -232,7 +232,7 @@ def _metrics(config: Config, names: Sequence[str]) -> tuple[tuple[str, Any], ...
     return tuple(found)
 
 
-def _sized(plan: Sweep, spec: SearchSpec) -> Sweep:
+def _fit_count(plan: Sweep, spec: SearchSpec) -> Sweep:
     """Return a random sweep with as many points as there are trials."""
     return replace(plan, count=spec.trials) if plan.mode == "random" else plan
 
@@ -262,10 +262,10 @@ def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int
 
 def _shown_values(point: Point) -> dict[str, str]:
     """Return the values of a point as text, by key."""
-    return {axis.key: _shown(node) for axis, node in point}
+    return {axis.key: _spell(node) for axis, node in point}
 
 
-def _shown(node: Node) -> str:
+def _spell(node: Node) -> str:
     from assay.config.tree import plain
     from assay.query.diff import write_value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, is_live, paint, redraw, use_color, width
 from assay.core.formatting import number
-from assay.core.terminal import elided
+from assay.core.terminal import elide
 from assay.query.sweep_summary import align_visible
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class SweepProgress:
     @property
     def best(self) -> TrialRun | None:
         """Best finished run by the first metric; None without one."""
-        ranked = self._ranked()
+        ranked = self._rank()
         return ranked[0] if ranked else None
 
-    def _ranked(self) -> list[TrialRun]:
+    def _rank(self) -> list[TrialRun]:
         """Return the finished runs, the best first."""
         sign = -1.0 if self.spec.metrics[0][1] == "max" else 1.0
         scored = [
@@ -89,7 +89,7 @@ class SweepProgress:
         room = max(_LEAST_ROWS, shutil.get_terminal_size((80, 24)).lines - 4)
         active = list(self._active)[:room]
         rows = [self._row_of_active(each) for each in active]
-        rows += [self._row(run) for run in self._ranked()[: room - len(rows)]]
+        rows += [self._row(run) for run in self._rank()[: room - len(rows)]]
         first = self._values(active[0].task.number) if active else {}
         if not first and self._ended:
             first = self._values(self._ended[0].number)
@@ -99,7 +99,7 @@ class SweepProgress:
         lines = [self._head()]
         if rows:
             lines += align_visible([heads, *rows])
-        return [elided(line, columns) for line in lines]
+        return [elide(line, columns) for line in lines]
 
     def _head(self) -> str:
         """Return a line of counts: `sweep kq3f  3 finished  1 pruned  2 running  of 50`."""

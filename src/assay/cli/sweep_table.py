@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.core.errors import AssayError
-from assay.core.terminal import elided
+from assay.core.terminal import elide
 from assay.formats.run_file import Summary
 from assay.query.sweep_summary import Mode, SweepRun, SweepSummary, score_of, usual_metric
 
@@ -49,7 +49,7 @@ def print_summary(summary: SweepSummary, *, has_records: bool = True, err: bool 
     color = use_color(stream)
     limit = width(stream) or _WIDEST
     for line in summary.text():
-        line = elided(line, limit)
+        line = elide(line, limit)
         for status in ("failed", "stopped", "killed"):
             if f"  {status}  " in line:
                 painted = paint(status, STATUS_STYLES[status], on=color)

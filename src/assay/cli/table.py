@@ -292,11 +292,11 @@ def _lines(found: ShownTable) -> list[str]:
         return ["The table is empty."]
     numeric = [i for i in range(len(head)) if _is_numeric(found.rows, i)]
     lines = align_rows([head, *body], to_right=numeric)
-    notes = [line for text in found.legend("*") for line in _wrapped(text)]
+    notes = [line for text in found.legend("*") for line in _wrap(text)]
     return [paint(lines[0], "dim", on=color), *lines[1:], *(["", *notes] if notes else [])]
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """Return a sentence as lines that fit the terminal."""
     limit = width(sys.stdout)
     return [visible(text)] if limit is None else textwrap.wrap(visible(text), limit)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from assay.core.terminal import elided, for_terminal, style, visible
+from assay.core.terminal import elide, for_terminal, style, visible
 
 _CODES = {
     "bold": "1",
@@ -99,7 +99,7 @@ def show_progress(text: str) -> None:
     """Write one line to stderr over the last one, where somebody watches."""
     columns = width(sys.stderr)
     if columns is not None:
-        _write(sys.stderr, f"\r\x1b[K{elided(visible(text), columns - 1)}")
+        _write(sys.stderr, f"\r\x1b[K{elide(visible(text), columns - 1)}")
 
 
 def _write(stream: TextIO, text: str) -> None:

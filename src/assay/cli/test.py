@@ -8,11 +8,11 @@ import click
 
 from assay.cli.completion import complete_run_or_config
 from assay.cli.launch import (
-    given,
     json_at_end,
     launch_of,
     only_run,
     result_data,
+    split_arguments,
     test_options,
     told_test,
 )
@@ -59,7 +59,7 @@ def command(
     trust: bool,
     **options: Any,
 ) -> int:
-    addresses, overrides = given(arguments)
+    addresses, overrides = split_arguments(arguments)
     address = only_run("test", addresses)
     from assay.compose import test
 

@@ -9,7 +9,7 @@ from assay.core.terminal import visible
 WIDTH = 80
 
 
-def wrapped(text: str, *, indent: str = "  ") -> list[str]:
+def wrap(text: str, *, indent: str = "  ") -> list[str]:
     """Wrap text to WIDTH columns; keep paragraphs apart, and spell control characters out."""
     lines = [
         line

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from assay.core.errors import InputError, choose, did_you_mean, nearest, suggested
+from assay.core.errors import InputError, choose, did_you_mean, nearest, suggestion
 
 
 def input_error(error: click.UsageError) -> InputError:
@@ -44,7 +44,7 @@ def did_you_mean_option(name: str, options: Iterable[str]) -> str:
     ''
     """
     by_word = {option.lstrip("-"): option for option in options if option.startswith("-")}
-    return suggested([by_word[word] for word in nearest(name.lstrip("-"), by_word)])
+    return suggestion([by_word[word] for word in nearest(name.lstrip("-"), by_word)])
 
 
 def _bad_value(path: str, option: click.Option, message: str, how: str) -> InputError:

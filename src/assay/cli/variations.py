@@ -21,7 +21,7 @@ from assay.config import (
 from assay.config.sweep import sweep_of
 from assay.config.variants import ALL, variants_of
 from assay.core.formatting import count
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.formats.json_codec import dumps
 from assay.query.diff import write_value
 
@@ -75,7 +75,7 @@ def rows(config: Config, hashed: Hashed) -> list[Variation]:
 
 def as_json(found: Sequence[Variation]) -> list[dict[str, Any]]:
     """Plain data that any reader of JSON takes."""
-    data = json.loads(dumps([_dated(row.to_json()) for row in found]))
+    data = json.loads(dumps([_spell_dates(row.to_json()) for row in found]))
     assert isinstance(data, list)
     return data
 
@@ -84,7 +84,7 @@ def lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str
     """Return a block for each config with name, hash and changes, at most 80 columns wide."""
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:
-        name = elided(row.name, wide).ljust(wide)
+        name = elide(row.name, wide).ljust(wide)
         digits = f"  {row.hash[:SHOWN_DIGITS]}" if row.hash else ""
         head = f"{paint(name, 'bold', on=color)}{paint(digits, 'dim', on=color)}"
         changes = [_change(*each) for each in row.changes]
@@ -95,7 +95,7 @@ def lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str
             yield f"{head}  {'  '.join(changes)}"
         else:
             yield head.rstrip()
-            yield from (f"  {elided(each, WIDTH - 2)}" for each in changes)
+            yield from (f"  {elide(each, WIDTH - 2)}" for each in changes)
     variants = sum(bool(row.config.variant) for row in found)
     points = sum(bool(row.config.point) for row in found)
     if variants:
@@ -125,12 +125,12 @@ def _change(key: str, _before: Node | None, after: Node | None) -> str:
     return visible(f"{key} removed" if after is None else f"{key} = {write_value(after)}")
 
 
-def _dated(value: Any) -> Any:
+def _spell_dates(value: Any) -> Any:
     """Dates as text."""
     match value:
         case dict():
-            return {key: _dated(item) for key, item in value.items()}
+            return {key: _spell_dates(item) for key, item in value.items()}
         case list():
-            return [_dated(item) for item in value]
+            return [_spell_dates(item) for item in value]
         case _:
             return value.isoformat() if hasattr(value, "isoformat") else value

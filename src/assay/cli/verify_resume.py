@@ -13,7 +13,7 @@ from assay.cli.completion import complete_variants
 from assay.cli.one_config import config_to_open, config_to_train
 from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, paint, use_color, width
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 
 if TYPE_CHECKING:
     from assay.proof import ResumeCheck
@@ -84,7 +84,7 @@ def command(
         config, launch, kills=kills, seed=seed, tell=lambda line: echo(line, err=True)
     )
     for line in format_comparisons(check.compared):
-        for part in folded(line, width(sys.stdout)):
+        for part in fold(line, width(sys.stdout)):
             echo(part)
     color = use_color(sys.stdout)
     times = "once" if len(check.killed_at) == 1 else f"{len(check.killed_at)} times"

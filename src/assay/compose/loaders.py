@@ -224,7 +224,7 @@ def _load_samples(
 ) -> Iterable[Any]:
     """Return batches of an IterableDataset; InputError for keys of items by index."""
     from assay.build.sources import ORDER_KEYS, SHUFFLE_INSIDE, batches_of
-    from assay.engine.data.adopt import batched
+    from assay.engine.data.adopt import batch_stream
     from assay.engine.data.batch_size import batch_size
 
     table = _split_table(scope, split)
@@ -250,7 +250,7 @@ def _load_samples(
     if "persistent_workers" not in table.items:
         # A worker that stays has its copy of the dataset from the epoch before, and its state.
         arguments["persistent_workers"] = False
-    return batched(dataset, batch_size=sizes.micro, **arguments)
+    return batch_stream(dataset, batch_size=sizes.micro, **arguments)
 
 
 def _check_batches(scope: RunScope, split: str, source: Any, collate: Any) -> None:

@@ -233,7 +233,7 @@ def _wrap_process(scope: RunScope, model: Model, backward: Any) -> Process:
 
 def _compile(model: Model, train: TrainSection, *, is_pipeline: bool = False) -> None:
     """Apply activation checkpointing and torch.compile as [train] says."""
-    from assay.engine.model.compiling import compiled, recompute
+    from assay.engine.model.compiling import compile_model, recompute
 
     if is_pipeline and train.compile is True:
         raise InputError(
@@ -241,7 +241,7 @@ def _compile(model: Model, train: TrainSection, *, is_pipeline: bool = False) ->
             fix='Write compile = "blocks", or patterns of names.',
         )
     recompute(model, train.activation_checkpoint)
-    compiled(model, train.compile)
+    compile_model(model, train.compile)
 
 
 def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:

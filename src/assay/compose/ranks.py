@@ -307,7 +307,7 @@ def outcome_of(
             "exit_code": first.exit_code,
         }
     if number:
-        order = ranks.ordered()
+        order = ranks.given_order()
         hung = RankError(order.cause) if order is not None else None
         return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
     cause = _first_cause(ranks.reports(), ranks.error(), deaths)

@@ -206,10 +206,10 @@ def _build_process(scope: RunScope, site: Site) -> Process:
 
 def _first_batch(split: str, loader: Iterable[Any]) -> Any:
     """Return the first batch of a split; InputError for none, and for one of unknown size."""
-    from assay.engine.callbacks.evaluate import counted, empty_split
+    from assay.engine.callbacks.evaluate import count_samples, empty_split
 
     for batch in loader:
-        counted(batch, split)
+        count_samples(batch, split)
         return batch
     raise empty_split(split)
 

@@ -47,13 +47,13 @@ def run_attempt(
     with ExitStack() as stack:
         signals = attempt.listen_to_signals(stack)
         try:
-            with signals.held():  # a record that is half begun could not be ended
+            with signals.holding():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
             stack.enter_context(signs_of_life(prepared.engine.ranks, attempt.recorder))
             stack.enter_context(guarding_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
-            with signals.held():
+            with signals.holding():
                 result = attempt.fail(error)
         else:
             result = attempt.finish(state, stop, signals)
@@ -93,7 +93,7 @@ class _Attempt:
         from assay.engine.parallel.rank_folder import is_ending
 
         ranks = self.prepared.scope.rank_folder
-        if not (ranks is not None and ranks.heard()) and not is_ending(ranks):
+        if not (ranks is not None and ranks.launcher_signal()) and not is_ending(ranks):
             self.prepared.say(line)
 
     def fail(self, error: BaseException) -> RunResult:
@@ -115,7 +115,7 @@ class _Attempt:
         reached = self.prepared.engine.bounds.reached(state)
         ways = [note, stop.reason or reached, state.describe_left_out()]
         reason = "; ".join(filter(None, ways))
-        with signals.held():
+        with signals.holding():
             scope.tell_ending()
             result = end_record(
                 self.recorder, self.config, status, reason, state.metrics, step=state.step
@@ -172,7 +172,7 @@ def _describe_unsaved(prepared: PreparedRun, step: int) -> str:
     """Return a note on the final weights, if they were to be kept and are not."""
     if prepared.save is None or not prepared.scope.is_first:
         return ""
-    why = prepared.save.unsaved(step)
+    why = prepared.save.why_unsaved(step)
     return f"{UNSAVED}: {why}" if why else ""
 
 

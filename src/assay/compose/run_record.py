@@ -111,7 +111,7 @@ def attempt_spec(
 
 def secrets_of(config: Config) -> Secrets:
     """Return the secrets in variables, command, settings and config of a run."""
-    secrets = Secrets.known({**config.settings.variables, **os.environ}, sys.orig_argv)
+    secrets = Secrets.among({**config.settings.variables, **os.environ}, sys.orig_argv)
     secrets.add(secrets_under(plain(config.root)))
     return secrets
 

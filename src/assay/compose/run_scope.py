@@ -151,10 +151,10 @@ def debugging(*, on: bool) -> Iterator[None]:
         return
     before = os.environ.get(BLOCKING_VARIABLE)
     os.environ[BLOCKING_VARIABLE] = "1"
-    from assay.engine.numerics.nan_debug import debugged
+    from assay.engine.numerics.nan_debug import locate_backward_errors
 
     try:
-        with debugging_log(), debugged():
+        with debugging_log(), locate_backward_errors():
             yield
     finally:
         os.environ.pop(BLOCKING_VARIABLE)

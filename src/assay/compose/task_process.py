@@ -104,11 +104,11 @@ def _train_as_rank(task: ProcessTask, folder: Path) -> RunResult:
                 launch = _launch_of_rank(task, folder, here)
                 result = _train(task, config, launch, begun=read_text(folder / "folder"))
         except BaseException as error:  # the edge of the process: who started it tells the person
-            with signals.held():
+            with signals.holding():
                 result = fail_record(NullRecorder(), None, error, step=0)
                 ranks.report(here.rank, rank_report(result, here.rank))
         else:
-            with signals.held():
+            with signals.holding():
                 ranks.report(here.rank, rank_report(result, here.rank))
     return replace(result, exit_code=1 if result.status == "failed" else 0)
 

@@ -135,7 +135,7 @@ def test_config(
         how: dict[str, Any] = {"kind": "test", "parent": weights.parent, "device": scope.device}
         with obeying() as signals:
             try:
-                with signals.held():
+                with signals.holding():
                     recorder = new_record(config, launch, None, **how)
                 set_recorder(scope, recorder)
                 keep_meta(scope, recorder)
@@ -143,9 +143,9 @@ def test_config(
                 with under_way(recorder):
                     value = _evaluate(scope, process, loaders, evaluation)
             except BaseException as error:  # the result carries it, KeyboardInterrupt too
-                with signals.held():
+                with signals.holding():
                     return fail_record(recorder, config, error, step=0)
-            with signals.held():
+            with signals.holding():
                 result = end_record(recorder, config, "finished", "", value, step=weights.step)
     note = f"weights of {weights.parent}: {weights.why}" if weights.why else ""
     misfit = "" if report.fits else f"weights of {weights.path}: {report}"

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from assay.config import own_targets, torch_targets
-from assay.core.errors import nearest, suggested
+from assay.core.errors import nearest, suggestion
 
 LISTED: Mapping[str, tuple[str, ...]] = {**torch_targets.ALLOWED, **own_targets.ALLOWED}
 """Names of torch and of assay that a config may use, by their public module."""
@@ -208,7 +208,7 @@ def _suggest(name: str) -> str:
         for place, names in LISTED.items()
         if last in names and place.startswith(top)
     ]
-    return suggested(near or same[:1])
+    return suggestion(near or same[:1])
 
 
 def _is_public(name: str) -> bool:

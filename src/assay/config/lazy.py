@@ -104,13 +104,13 @@ class Section(dict[str, Any]):
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (type(self), dict(self))
+        return _restore, (type(self), dict(self))
 
     def __repr__(self) -> str:
         return f"Section({_arguments(self)})"
 
     def _like(self, items: Mapping[str, Any]) -> Section:
-        made = _restored(type(self), items)
+        made = _restore(type(self), items)
         made.__dict__.update(_spot=self._spot, _spots=dict(self._spots))
         return made
 
@@ -180,7 +180,7 @@ def _public(module: str, name: str) -> str:
     return module
 
 
-def _restored(kind: type[Section], items: Mapping[str, Any]) -> Section:
+def _restore(kind: type[Section], items: Mapping[str, Any]) -> Section:
     made = kind.__new__(kind)
     made.__dict__.update(_spot=None, _spots={})
     for name, value in items.items():

@@ -26,7 +26,7 @@ from assay.config.tree import (
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin
-from assay.core.errors import can_suggest, did_you_mean, suggested
+from assay.core.errors import can_suggest, did_you_mean, suggestion
 
 DELETE = "@delete"
 _MOST = 3
@@ -314,7 +314,7 @@ def keys_named(word: str, root: Table | None = None) -> list[str]:
 def suggest_other_section(word: str, root: Table, *, above: KeyPath = ()) -> str:
     """Return `did you mean `optimizer.lr`?` for a key of the table `above` that is misplaced."""
     here = dotted((*above, word))
-    return suggested([home for home in keys_named(word, root) if home != here][:_MOST])
+    return suggestion([home for home in keys_named(word, root) if home != here][:_MOST])
 
 
 def _paths_of_keys(root: Table) -> list[KeyPath]:

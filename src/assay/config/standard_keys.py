@@ -24,7 +24,7 @@ from assay.config.tree import (
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean, nearest, suggested
+from assay.core.errors import did_you_mean, nearest, suggestion
 from assay.core.keys import Key
 from assay.core.secrets.names import REDACTED
 
@@ -115,7 +115,7 @@ def _table(
                 node.key_origin(name),
                 (*path, name),
                 did_you_mean(name, known)
-                or suggested(keys_named(name))
+                or suggestion(keys_named(name))
                 or f"it takes: {', '.join(known)}",
             )
         )

@@ -37,7 +37,7 @@ from assay.config.user_modules import (
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean, suggested
+from assay.core.errors import did_you_mean, suggestion
 
 
 def target_problems(
@@ -49,16 +49,14 @@ def target_problems(
             continue
         leaf = node.items["type"]
         here = (*path, "type")
-        if not isinstance(leaf, Leaf) or not isinstance(leaf.value, str) or holds_secret(leaf):
-            yield problem_at(
-                "wrong-type",
-                f"`{dotted(here)}` must be a target, not {show(leaf)}",
-                leaf,
-                here,
-                FORM,
-            )
-        elif not is_unresolved(leaf):
-            yield from _target(leaf, leaf.value, here, modules, trusted)
+        target = leaf.value if isinstance(leaf, Leaf) else None
+        problems: list[Problem] = []
+        if isinstance(leaf, Leaf) and isinstance(target, str) and not is_unresolved(leaf):
+            problems += _target(leaf, target, here, modules, trusted)
+        if not isinstance(target, str) or (problems and holds_secret(leaf)):
+            message = f"`{dotted(here)}` must be a target, not {show(leaf)}"
+            problems = [problem_at("wrong-type", message, leaf, here, FORM)]
+        yield from problems
         args = node.items.get("args")
         if args is not None and not isinstance(args, List):
             yield wrong_type(args, (*path, "args"), "a list of positional arguments")
@@ -154,7 +152,7 @@ def _short_name(leaf: Leaf, name: str, path: KeyPath, modules: UserModules) -> I
         f"{module}.{inner}" for module in modules.names() for inner in _names(modules.find(module))
     ]
     same = [target for target in classes if target.rpartition(".")[2] == name]
-    fix = suggested(same[:3]) or did_you_mean(name, modules.registered, 3) or FORM
+    fix = suggestion(same[:3]) or did_you_mean(name, modules.registered, 3) or FORM
     message = f"nothing is registered as `{name}`, and it names no module"
     yield problem_at("unknown-target", message, leaf, path, fix)
 
@@ -189,7 +187,7 @@ def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> It
     """Yield the problem of a target whose first part is a user module."""
     module, rest = found.module, found.rest
     if module is not None and module.syntax_error:
-        yield _unparsed(module, leaf, target, path)
+        yield _syntax_problem(module, leaf, target, path)
         return
     if module is not None and module.names is None:
         return
@@ -210,7 +208,7 @@ def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> It
         yield problem_at("unknown-target", f"{where} has no `{rest[0]}`", leaf, path, fix)
 
 
-def _unparsed(module: UserModule, leaf: Leaf, target: str, path: KeyPath) -> Problem:
+def _syntax_problem(module: UserModule, leaf: Leaf, target: str, path: KeyPath) -> Problem:
     """Return the problem of a target in a file with a syntax error."""
     origin = Origin(
         source=str(module.path),

@@ -33,7 +33,7 @@ def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
             if len(items) == 1 and isinstance(given, str):
                 return (item,)  # one name, which torch knows or not
             raise InputError(
-                f"{_shown(given)} is no list of devices.", fix="Write cpu, cuda:1, or cuda:0,1."
+                f"{_show(given)} is no list of devices.", fix="Write cpu, cuda:1, or cuda:0,1."
             )
         numbers = _numbers(found["first"], found["last"], given)
         # A number alone is one more of the kind before it: cuda:0,1.
@@ -42,7 +42,7 @@ def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"{_shown(given)} names {twice} twice.",
+            f"{_show(given)} names {twice} twice.",
             fix="A run has its device to itself: name each once.",
         )
     return tuple(names)
@@ -53,10 +53,10 @@ def _numbers(first: str | None, last: str | None, given: object) -> range:
     high = int(last) if last is not None else low
     if high < low or high - low >= _MOST:
         raise InputError(
-            f"{_shown(given)} is no list of devices.", fix="A range goes upwards, as in 0-3."
+            f"{_show(given)} is no list of devices.", fix="A range goes upwards, as in 0-3."
         )
     return range(low, high + 1)
 
 
-def _shown(given: object) -> str:
+def _show(given: object) -> str:
     return repr(given) if isinstance(given, str) else str(given)

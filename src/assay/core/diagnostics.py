@@ -134,7 +134,7 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     def paint(codes: str, text: str) -> str:
         return style(text, codes) if color else text
 
-    head = _wrapped(
+    head = _wrap(
         f"{problem.severity}: {_cut(problem.message)}", width, indent=len(problem.severity) + 2
     )
     label = f"[{problem.kind}]"
@@ -162,7 +162,7 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
     if problem.fix:
         said.append(_cut(problem.fix))
     for text in said:
-        first, *rest = _wrapped(text, width - gutter - 3, indent=0)
+        first, *rest = _wrap(text, width - gutter - 3, indent=0)
         out.append(f"{margin} {paint(_BLUE, '=')} {first}")
         out.extend(f"{margin}   {line}" for line in rest)
     for other in problem.related:
@@ -175,7 +175,7 @@ def _cut(text: str) -> str:
     return visible(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}...")
 
 
-def _wrapped(text: str, width: int, *, indent: int) -> list[str]:
+def _wrap(text: str, width: int, *, indent: int) -> list[str]:
     """Wrap `text` at `width` columns. A longer word stays whole, so that a path can be copied."""
     lines = textwrap.wrap(
         text,

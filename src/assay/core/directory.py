@@ -109,7 +109,7 @@ class Directory:
         if create:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self._at(name), self.mode & 0o777, dir_fd=self._descriptor)
-        return _opened(self._at(name), self.path / name, self._descriptor)
+        return _open(self._at(name), self.path / name, self._descriptor)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open a regular file and return its descriptor; a new one gets the folder's mode."""
@@ -196,7 +196,7 @@ class Directory:
             below = todo.pop()
             with (
                 contextlib.suppress(OSError),
-                _opened(below or ".", self.path / below, self._descriptor) as folder,
+                _open(below or ".", self.path / below, self._descriptor) as folder,
             ):
                 inner = []
                 for entry in sorted(folder.entries(), key=lambda entry: entry.name):
@@ -246,7 +246,7 @@ def open_directory(path: Path | str, *, follow: bool = False) -> Directory:
 
     A link to a folder counts only with `follow`, for paths that the user gave.
     """
-    return _opened(os.fspath(path), Path(path), None, follow=follow)
+    return _open(os.fspath(path), Path(path), None, follow=follow)
 
 
 def make_directory(path: Path, mode: int | None = None) -> None:
@@ -291,7 +291,7 @@ def create_file(path: Path | str, *, exclusive: bool = True) -> int:
     return open_regular(path, flags, mode)
 
 
-def _opened(name: str, path: Path, dir_fd: int | None, *, follow: bool = False) -> Directory:
+def _open(name: str, path: Path, dir_fd: int | None, *, follow: bool = False) -> Directory:
     if not _HAS_HANDLES:
         kind = kind_of_mode(os.stat(path, follow_symlinks=follow).st_mode)
         if kind != "a folder":

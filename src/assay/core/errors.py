@@ -150,7 +150,7 @@ def did_you_mean(word: str, choices: Iterable[str], n: int = 1, *, cutoff: float
     >>> did_you_mean("resnet10", ["resnet18", "resnet101", "vgg"], 3)
     'did you mean `resnet101` or `resnet18`?'
     """
-    return suggested(nearest(word, choices, n, cutoff=cutoff))
+    return suggestion(nearest(word, choices, n, cutoff=cutoff))
 
 
 def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: int = 1) -> str:
@@ -168,10 +168,10 @@ def choose(word: str, choices: Iterable[str], there: str = "there are", *, n: in
     return did_you_mean(word, known, n) or listed
 
 
-def suggested(names: Sequence[str]) -> str:
+def suggestion(names: Sequence[str]) -> str:
     """Return the question that offers `names`, or "" without any.
 
-    >>> suggested(["a", "b", "c"])
+    >>> suggestion(["a", "b", "c"])
     'did you mean `a`, `b` or `c`?'
     """
     quoted = [f"`{name}`" for name in names]

@@ -33,7 +33,7 @@ PARALLEL_AXES = ("pipeline", "data", "shard", "tensor")
 """Axes of [parallel] from the outside in: the ranks of the last exchange most."""
 
 
-def enabled() -> Any:
+def enabled_key() -> Any:
     """Return the field of the one switch that every section which can be left out has."""
     return key("bool", "false switches the section off and leaves it in place.", default=True)
 
@@ -201,7 +201,7 @@ class EvaluateSection:
     )
     limit: int | None = key("int", "Batches of each split at most; then marked partial.", minimum=1)
     pipes: Any = key("calls", "Stages that outputs go through before they are measured, in order.")
-    enabled: bool = enabled()
+    enabled: bool = enabled_key()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +220,7 @@ class CheckpointSection:
     keep: int = key("int", "Number of the newest that stay.", default=3, minimum=1)
     background: bool = key("bool", "Write while training continues.", default=True)
     best: BestSection | None = table(BestSection, "Keep the best one too.", optional=True)
-    enabled: bool = enabled()
+    enabled: bool = enabled_key()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +234,7 @@ class ZeroSection:
         minimum=1,
         maximum=3,
     )
-    enabled: bool = enabled()
+    enabled: bool = enabled_key()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +341,7 @@ class TraceSection:
         default="default",
         choices=get_args(TraceLevel),
     )
-    enabled: bool = enabled()
+    enabled: bool = enabled_key()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +359,7 @@ class DisplaySection:
         "Of the lines of `log.txt`, as `logging.Formatter` takes it; `%(tag)s` is the run's tag.",
     )
     date_format: str | None = key("text", 'Of the times in it, as "%Y/%m/%d %H:%M:%S".')
-    enabled: bool = enabled()
+    enabled: bool = enabled_key()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ SIGHUP says that the terminal is gone; `nohup` has it ignored, and then it stays
 
 Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
 step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
-KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answered` leaves the answer
-to its caller, for a launcher that passes signals on. While `Signals.held` is open nothing is
+KeyboardInterrupt or `Terminated`, so that what is open can be closed. `answering` leaves the answer
+to its caller, for a launcher that passes signals on. While `Signals.holding` is open nothing is
 obeyed, for an end that must be written whole.
 """
 
@@ -56,7 +56,7 @@ class Signals:
         self._held = 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def holding(self) -> Iterator[None]:
         """Let no signal be obeyed inside, so that what is written there becomes whole."""
         self._holders += 1
         try:
@@ -81,7 +81,7 @@ class Signals:
         The operating system ends a process that does not end.
         """
         if not self._holders:
-            raise obeyed(number)
+            raise exception_for(number)
         self._held += 1
         if self._held > HELD_LIMIT:
             signal.signal(number, signal.SIG_DFL)
@@ -92,7 +92,7 @@ last_obeyed: Obeyed | None = None
 """Newest exception of a signal: nothing else says why a program ended by SystemExit."""
 
 
-def obeyed(number: int) -> Obeyed:
+def exception_for(number: int) -> Obeyed:
     """Return the exception to raise for a signal."""
     global last_obeyed
     last_obeyed = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
@@ -140,19 +140,19 @@ def stopping(
             with suppress(RuntimeError, OSError):
                 say(heard_line(number))
 
-    with answered(answer, polite=polite, echo_s=echo_s) as signals:
+    with answering(answer, polite=polite, echo_s=echo_s) as signals:
         yield signals
 
 
 @contextmanager
 def obeying(*, echo_s: float = 0.0) -> Iterator[Signals]:
     """Inside, every signal is obeyed at once, as an exception."""
-    with answered(Signals.obey, echo_s=echo_s) as signals:
+    with answering(Signals.obey, echo_s=echo_s) as signals:
         yield signals
 
 
 @contextmanager
-def answered(
+def answering(
     answer: Callable[[Signals, int], object], *, polite: bool = False, echo_s: float = 0.0
 ) -> Iterator[Signals]:
     """Call `answer` within this block with the signals heard so far and the newest one's number."""
@@ -209,7 +209,7 @@ def ignore() -> None:
 
 def _obey_once(number: int, _frame: FrameType | None) -> None:
     signal.signal(number, signal.SIG_DFL)
-    raise obeyed(number)
+    raise exception_for(number)
 
 
 def _is_main_thread() -> bool:

@@ -73,10 +73,10 @@ def cell_count(text: str) -> int:
     return sum(_cells_of(letter) for letter in text)
 
 
-def elided(text: str, limit: int) -> str:
+def elide(text: str, limit: int) -> str:
     """Return `text` in at most `limit` columns, cut in the middle.
 
-    >>> elided("a-very-long-tag-of-a-run", 12), elided("short", 12), elided("日本語の実験", 7)
+    >>> elide("a-very-long-tag-of-a-run", 12), elide("short", 12), elide("日本語の実験", 7)
     ('a-very…a-run', 'short', '日本…験')
     """
     if cell_count(text) <= limit:
@@ -100,12 +100,12 @@ def _fitting(text: str, limit: int) -> str:
     return text
 
 
-def folded(line: str, columns: int | None) -> list[str]:
+def fold(line: str, columns: int | None) -> list[str]:
     """Return a line as lines of at most `columns`, broken where two blanks are.
 
     A part between two blanks that is wider itself stays whole, and has a line for itself.
 
-    >>> folded("epoch 1  loss 0.25  valid/acc 0.5", 22)
+    >>> fold("epoch 1  loss 0.25  valid/acc 0.5", 22)
     ['epoch 1  loss 0.25', '    valid/acc 0.5']
     """
     lines: list[str] = []

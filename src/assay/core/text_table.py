@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.core.terminal import cell_count, elided, for_terminal
+from assay.core.terminal import cell_count, elide, for_terminal
 
 _GAP = "  "
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -26,7 +26,7 @@ class TextColumn:
     to_right: bool = False
     least: int | None = None
     turn: int = 0
-    shorten: Callable[[str, int], str] = elided
+    shorten: Callable[[str, int], str] = elide
 
 
 def align_columns(columns: Sequence[TextColumn], width: int | None = None) -> list[str]:

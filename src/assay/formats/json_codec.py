@@ -226,7 +226,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
         raise RecordError(f"{where} is a number of {digits} digits; expected one of 64 bits.")
     if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not is_bool):
         return data
-    raise RecordError(f"{where} is {_shown(data)}; expected {getattr(hint, '__name__', hint)}.")
+    raise RecordError(f"{where} is {_show(data)}; expected {getattr(hint, '__name__', hint)}.")
 
 
 def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -235,20 +235,20 @@ def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: s
         if data in arguments:
             return data
         choices = ", ".join(map(repr, arguments))
-        raise RecordError(f"{where} is {_shown(data)}; expected one of {choices}.")
+        raise RecordError(f"{where} is {_show(data)}; expected one of {choices}.")
     if origin in (list, tuple):
         if not isinstance(data, list):
-            raise RecordError(f"{where} is {_shown(data)}; expected a list.")
+            raise RecordError(f"{where} is {_show(data)}; expected a list.")
         items = [_decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(data)]
         return items if origin is list else tuple(items)
     if issubclass(origin, Mapping):
         if not isinstance(data, dict):
-            raise RecordError(f"{where} is {_shown(data)}; expected a table.")
+            raise RecordError(f"{where} is {_show(data)}; expected a table.")
         return {key: _decode(arguments[1], each, f"{where}.{key}") for key, each in data.items()}
     raise AssertionError(f"no field of a record has the type {origin}")
 
 
-def _shown(data: Any) -> str:
+def _show(data: Any) -> str:
     return reprlib.repr(data)
 
 
@@ -264,7 +264,7 @@ def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise RecordError(f"{where} is {_shown(data)}; expected a table.")
+        raise RecordError(f"{where} is {_show(data)}; expected a table.")
     hints = _hints(kind)
     values = {}
     for field in _fields(kind):

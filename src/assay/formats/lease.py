@@ -106,7 +106,7 @@ def beat(folder: Path, lease: Lease, steady_ns: int) -> Lease:
     """Renew the lease. Raises LeaseError when another process has taken it over."""
     fresh = replace(lease, beat_ns=time.time_ns(), steady_ns=steady_ns)
     before, after = (dumps(each).encode() for each in (lease, fresh))
-    with _opened(folder, os.O_RDWR) as descriptor:
+    with _open(folder, os.O_RDWR) as descriptor:
         text = os.read(descriptor, MAX_BYTES)
         # One that is there and cannot be read is nobody else's: that is tried again, not given up.
         if _is_of_another(text, lease):
@@ -121,7 +121,7 @@ def beat(folder: Path, lease: Lease, steady_ns: int) -> Lease:
 
 def check(folder: Path, lease: Lease) -> None:
     """Raise LeaseError when another process holds the lease."""
-    with _opened(folder, os.O_RDONLY) as descriptor:
+    with _open(folder, os.O_RDONLY) as descriptor:
         if _is_of_another(os.read(descriptor, MAX_BYTES), lease):
             raise LeaseError(_TAKEN_OVER, where=str(folder))
 
@@ -239,7 +239,7 @@ def _write_new(path: Path, text: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path, flags: int) -> Iterator[int]:
+def _open(folder: Path, flags: int) -> Iterator[int]:
     """Open the lease's file, and try again while it is moved aside for a moment."""
     for tries_left in (3, 2, 1, 0):
         try:

@@ -185,7 +185,7 @@ def checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(map(checkpoint_in, paths), key=_age)
 
 
-def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint | None:
+def find_named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint | None:
     """Return the checkpoint that a person means by `name`, or None.
 
     Names are `latest`, `best`, `final`, a step, -1 for the newest, -2 for the one before, or a
@@ -193,7 +193,7 @@ def named(complete: Sequence[Checkpoint], name: str, folder: Path) -> Checkpoint
     """
     for pointer in POINTERS:
         if name == pointer:
-            name = pointed(folder, pointer)
+            name = pointed_name(folder, pointer)
     if name == "latest":
         able = [
             each for each in complete if each.manifest is not None and each.manifest.kind != "model"
@@ -227,7 +227,7 @@ def checkpoint_in(path: Path) -> Checkpoint:
         path.name,
         path,
         manifest,
-        _misnamed(manifest, path.name) or missing_files(path, manifest.files),
+        _why_misnamed(manifest, path.name) or missing_files(path, manifest.files),
     )
 
 
@@ -240,7 +240,7 @@ def describe_damage(found: Iterable[Checkpoint]) -> str:
     )
 
 
-def _misnamed(manifest: Manifest, name: str) -> str:
+def _why_misnamed(manifest: Manifest, name: str) -> str:
     """Return why a manifest is not that of its folder, or "" when it is."""
     step = step_of_folder(name)
     if manifest.name != name or step not in (None, manifest.step):
@@ -253,7 +253,7 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
     return -1 if checkpoint.step is None else checkpoint.step, written_ns, checkpoint.name
 
 
-def pointed(folder: Path, pointer: Pointer) -> str:
+def pointed_name(folder: Path, pointer: Pointer) -> str:
     """Return the name of the best or the final checkpoint; "" without a readable pointer."""
     return str((read_pointer(folder, pointer) or {}).get("name", ""))
 

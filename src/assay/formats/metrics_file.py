@@ -207,10 +207,10 @@ def pack_chunk(chunk: Chunk) -> bytes:
         known = [value for value in column if value == value]
         bounds = (min(known), max(known)) if known else (float("nan"), float("nan"))
         parts.append(struct.pack("<2d", *bounds))
-    parts += [_padded(step_part.tobytes()), _padded(time_part.tobytes())]
+    parts += [_pad(step_part.tobytes()), _pad(time_part.tobytes())]
     parts += [struct.pack(f"<{len(steps)}d", *column) for column in chunk.columns]
     if chunk.places is not None:
-        parts.append(_padded(array("I", chunk.places).tobytes()))
+        parts.append(_pad(array("I", chunk.places).tobytes()))
     return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
 
 
@@ -229,7 +229,7 @@ def _offsets(numbers: Sequence[int], base: int, unit: int) -> array[int] | None:
     return array("I", [(number - base) // unit for number in numbers])
 
 
-def _padded(data: bytes) -> bytes:
+def _pad(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 8)
 
 

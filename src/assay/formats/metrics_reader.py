@@ -272,7 +272,7 @@ def _decode(
             case 0xFFFE:  # KEYS
                 sets.define(frame)
             case 0xFFFD:  # WIDE
-                keys = _known(sets, frame.a)
+                keys = _find_keys(sets, frame.a)
                 step, time_ns = WIDE_HEAD.unpack_from(frame.payload)
                 values = struct.unpack_from(f"<{len(keys.names)}d", frame.payload, WIDE_HEAD.size)
                 return Row(keys, step, time_ns, values, attempt)
@@ -280,14 +280,14 @@ def _decode(
                 (step,) = REWIND_PAYLOAD.unpack_from(frame.payload)
                 return Rewind(step, frame.a)
             case 0xFFFB:  # CHUNK
-                return _chunk(frame, _known(sets, frame.a), spread)
+                return _chunk(frame, _find_keys(sets, frame.a), spread)
     except _MALFORMED:
         # The checksum was right, so the writer was wrong: one frame is lost, the others are not.
         return Damage(frame.offset, frame.end, torn=False)
     return None  # a tag of a later minor version: nothing we can show
 
 
-def _known(sets: _KeySets, set_id: int) -> KeySet:
+def _find_keys(sets: _KeySets, set_id: int) -> KeySet:
     keys = sets.find(set_id)
     if keys is None:
         raise _MalformedError

@@ -97,12 +97,12 @@ def _write(
     created_ns: int,
     before: RunFolder | None,
 ) -> list[str]:
-    cleaner = Secrets.known(os.environ)
+    cleaner = Secrets.among(os.environ)
     run = _without_secrets(run, cleaner)
     warnings = [*run.warnings]
     tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
     write_config(folder, dump(tree), {}, attempt=1)
-    write_compacted(folder.metrics, _kept(run.blocks, warnings))
+    write_compacted(folder.metrics, _keep_valid(run.blocks, warnings))
     _copy(folder, run, warnings, cleaner)
     numbers = summaries(folder.metrics)
     last = max((each.step for each in numbers.values()), default=0)
@@ -229,7 +229,7 @@ def _seeds(config: Mapping[str, Any]) -> dict[str, int]:
     return {"seed": seed} if isinstance(seed, int) and not isinstance(seed, bool) else {}
 
 
-def _kept(blocks: Sequence[Block], warnings: list[str]) -> list[Block]:
+def _keep_valid(blocks: Sequence[Block], warnings: list[str]) -> list[Block]:
     kept = []
     for block in blocks:
         try:
@@ -273,7 +273,7 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secr
     if kept:
         write_index(folder, list(kept.values()))
     if run.output:
-        with _opened(run.output) as given, os.fdopen(create_file(folder.output), "wb") as out:
+        with _open_output(run.output) as given, os.fdopen(create_file(folder.output), "wb") as out:
             for line in given:
                 out.write(
                     cleaner.clean(line.decode("utf-8", "surrogateescape")).encode(
@@ -282,7 +282,7 @@ def _copy(folder: RunFolder, run: ForeignRun, warnings: list[str], cleaner: Secr
                 )
 
 
-def _opened(output: Path | bytes) -> BinaryIO:
+def _open_output(output: Path | bytes) -> BinaryIO:
     if isinstance(output, bytes):
         return io.BytesIO(output)
     _refuse_hollow(output)

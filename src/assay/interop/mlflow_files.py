@@ -184,7 +184,7 @@ def _flat_yaml(path: Path, root: Path) -> dict[str, str]:
             and folded
             and (folded[-1] == (above, "") or folded[-1][0].startswith(f"{above}."))
         ):
-            folded.append((f"{above}.{_unquoted(inner[1])}", inner[2] or ""))
+            folded.append((f"{above}.{_unquote(inner[1])}", inner[2] or ""))
         elif folded and line.strip():
             key, value = folded[-1]
             joined = (
@@ -195,7 +195,7 @@ def _flat_yaml(path: Path, root: Path) -> dict[str, str]:
             folded[-1] = key, joined
         elif folded:  # an empty line inside of a folded text is a line's end
             folded[-1] = folded[-1][0], folded[-1][1] + "\n"
-    return {key: _unquoted(value) for key, value in folded if value not in ("null", "~", "")}
+    return {key: _unquote(value) for key, value in folded if value not in ("null", "~", "")}
 
 
 _ESCAPES = {
@@ -212,15 +212,15 @@ _ESCAPES = {
 _ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
     if value[:1] == "'" and value[-1:] == "'":
         return value[1:-1].replace("''", "'")
     if value[:1] == '"' and value[-1:] == '"':
-        return _ESCAPED.sub(_escaped, value[1:-1])
+        return _ESCAPED.sub(_character_of, value[1:-1])
     return value
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _character_of(found: re.Match[str]) -> str:
     code = found[1]
     if len(code) == 1:
         return _ESCAPES.get(code, code)

@@ -21,7 +21,7 @@ from assay.interop.foreign_run import (
     kind_of,
     ns_of,
 )
-from assay.interop.nested_keys import nested
+from assay.interop.nested_keys import nest
 from assay.store.series import Block
 
 _MOST_TOLD = 4000
@@ -98,7 +98,7 @@ def as_foreign_run(kept: MlflowRun, root: Path) -> ForeignRun:
     return ForeignRun(
         tag=kept.name or tags.get("mlflow.runName") or kept.id,
         desc=tags.get("mlflow.note.content", ""),
-        config=nested({key: parameter_of(text) for key, text in params.items()}),
+        config=nest({key: parameter_of(text) for key, text in params.items()}),
         values={
             **{key: text for key, text in tags.items() if not key.startswith(_SYSTEM)},
             **_told_of_datasets(kept.datasets),
@@ -155,7 +155,7 @@ def _told_of_datasets(datasets: list[MlflowDataset]) -> dict[str, Any]:
 def _told_of_models(models: list[MlflowModel]) -> dict[str, Any]:
     """Return what is known of the models, by `model/<name>`; of two of one name with the id."""
     told: dict[str, Any] = {}
-    for model, name in _named(models):
+    for model, name in _name_models(models):
         about: dict[str, Any] = {
             "id": model.id,
             "type": model.kind,
@@ -176,12 +176,12 @@ def _told_of_models(models: list[MlflowModel]) -> dict[str, Any]:
 def _files_of_models(
     models: list[MlflowModel], root: Path, warnings: list[str]
 ) -> Iterator[ForeignFile]:
-    for model, name in _named(models):
+    for model, name in _name_models(models):
         for file in _files(model.artifacts, root, warnings):
             yield replace(file, name=f"models/{name}/{file.name}", step=model.step)
 
 
-def _named(models: list[MlflowModel]) -> Iterator[tuple[MlflowModel, str]]:
+def _name_models(models: list[MlflowModel]) -> Iterator[tuple[MlflowModel, str]]:
     names = Counter(model.name for model in models)
     return (
         (model, model.name if names[model.name] == 1 else f"{model.name}@{model.id}")

@@ -9,10 +9,10 @@ MAX_DEPTH = 20
 """Names of more parts than this are no tables inside of each other."""
 
 
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return `{"model.width": 16}` as `{"model": {"width": 16}}`; clashing names stay whole.
 
-    >>> nested({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
+    >>> nest({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
     {'a': {'b': 1, 'c': 2}, 'lr': 3, 'lr.x': 4, '..': 5}
     """
     root: dict[str, Any] = {}

@@ -61,7 +61,7 @@ def by_number(message: bytes) -> dict[int, list[Field]]:
 
 def whole(values: list[Field]) -> int:
     """The last of these as a signed number; 0 when there is none."""
-    return signed(values[-1]) if values and isinstance(values[-1], int) else 0
+    return to_int64(values[-1]) if values and isinstance(values[-1], int) else 0
 
 
 def text(values: list[Field]) -> str:
@@ -84,7 +84,7 @@ def as_text(value: Field) -> str:
     return as_bytes(value).decode("utf-8", "replace")
 
 
-def signed(value: int) -> int:
+def to_int64(value: int) -> int:
     """int64 as it is written: its two's complement."""
     return value - (_SIGN << 1) if value >= _SIGN else value
 
@@ -102,12 +102,12 @@ def single(value: Field) -> float:
     return _number(_FLOAT, value)
 
 
-def packed(values: list[Field], form: str) -> list[float]:
+def numbers_in(values: list[Field], form: str) -> list[float]:
     """Return repeated numbers, packed or not; `form` is that of `struct`, or "v" for varints."""
     found: list[float] = []
     for value in values:
         if isinstance(value, int):
-            found.append(signed(value))
+            found.append(to_int64(value))
         elif form == "v":
             at = 0
             while at < len(value):
@@ -115,7 +115,7 @@ def packed(values: list[Field], form: str) -> list[float]:
                     one, at = varint(value, at)
                 except IndexError:
                     raise MalformedError("the message ends inside of a field") from None
-                found.append(signed(one))
+                found.append(to_int64(one))
         else:
             size = struct.calcsize(form)
             found += struct.unpack(

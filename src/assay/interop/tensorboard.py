@@ -86,14 +86,14 @@ def find(root: Path) -> list[ForeignSource]:
     )
     for folder, paths in groupby(ours, key=lambda path: path.parent):
         name = root.resolve().name if folder == root else folder.relative_to(root).as_posix()
-        runs.append(_found(name, folder, list(paths)))
+        runs.append(_source_of(name, folder, list(paths)))
     if not runs:
         what = "There are no event files of TensorBoard in this folder or below it."
         raise InputError(what, where=str(root), fix="They are called events.out.tfevents.*")
     return runs
 
 
-def _found(name: str, folder: Path, paths: list[Path]) -> ForeignSource:
+def _source_of(name: str, folder: Path, paths: list[Path]) -> ForeignSource:
     # TensorBoard gives no ids. The first file's name and its first event have the time, the host
     # and the process.
     first = read_start(paths[0], _FIRST_BYTES, follow=True)
@@ -166,7 +166,7 @@ class _EventLog:
             if number == 1:
                 time_ns = ns_of(protobuf.double(value))
             elif number == 2 and isinstance(value, int):
-                step = protobuf.signed(value)
+                step = protobuf.to_int64(value)
             elif number == 5:
                 for inner, each in protobuf.fields(protobuf.as_bytes(value)):
                     if inner == 1:
@@ -175,22 +175,22 @@ class _EventLog:
                 self._start(step)
             elif number in (4, 9):
                 self.left_out["graphs"] += 1
-        self._seen(time_ns)
+        self._note_time(time_ns)
 
     def _scalar(self, time: bytes, step: bytes | None, _: bytes, tag: bytes, value: bytes) -> None:
         """The same for one plain scalar, in half the time."""
         seconds, number = _TIME_AND_VALUE.unpack(time + value)
         time_ns = ns_of(seconds)
-        self._seen(time_ns)
+        self._note_time(time_ns)
         one = self.by_tag.get(tag)
         if one is None:
             one = self.by_tag[tag] = self._curve(tag.decode("utf-8", "replace"))
-        one.steps.append(protobuf.signed(protobuf.varint(step, 0)[0]) if step is not None else 0)
+        one.steps.append(protobuf.to_int64(protobuf.varint(step, 0)[0]) if step is not None else 0)
         one.times_ns.append(time_ns)
         one.values.append(number)
         one.branches.append(0)
 
-    def _seen(self, time_ns: int) -> None:
+    def _note_time(self, time_ns: int) -> None:
         if time_ns:
             self.first_ns = self.first_ns or time_ns
             self.last_ns = max(self.last_ns, time_ns)
@@ -333,8 +333,8 @@ class _EventLog:
 
 def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float], float, float]:
     """Return edges, counts, sum, and sum of squares, from the first filled bucket to the last."""
-    limits = protobuf.packed(histogram[6], "d")
-    counts = protobuf.packed(histogram[7], "d")
+    limits = protobuf.numbers_in(histogram[6], "d")
+    counts = protobuf.numbers_in(histogram[7], "d")
     low = _last_double(histogram.get(1))
     high = _last_double(histogram.get(2))
     total = _last_double(histogram.get(4))
@@ -364,15 +364,15 @@ def _numbers(tensor: dict[int, list[Field]]) -> list[float] | None:
         return None
     form, field_number = _TYPES[kind]
     if tensor[4]:
-        numbers = protobuf.packed(tensor[4], form)
+        numbers = protobuf.numbers_in(tensor[4], form)
     else:
-        numbers = protobuf.packed(tensor[field_number], form if form in "fd" else "v")
+        numbers = protobuf.numbers_in(tensor[field_number], form if form in "fd" else "v")
     return [float(each) for each in numbers]
 
 
 def _half_numbers(tensor: dict[int, list[Field]], kind: int) -> list[float]:
     """Return the numbers of a tensor of float16 or bfloat16."""
-    bits = [int(each) for each in protobuf.packed(tensor[13], "v")]
+    bits = [int(each) for each in protobuf.numbers_in(tensor[13], "v")]
     if bits:
         halves = struct.pack(f"<{len(bits)}H", *bits)
     else:

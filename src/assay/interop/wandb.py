@@ -68,7 +68,8 @@ def find(root: Path) -> list[ForeignSource]:
         )
         runs.setdefault(belongs, []).append((path, log))
     return [
-        _found(sorted(parts, key=lambda part: part[1].start_ns), root) for parts in runs.values()
+        _source_of(sorted(parts, key=lambda part: part[1].start_ns), root)
+        for parts in runs.values()
     ]
 
 
@@ -84,7 +85,7 @@ def _beginning(path: Path) -> WandbLog:
     return log
 
 
-def _found(parts: list[tuple[Path, WandbLog]], root: Path) -> ForeignSource:
+def _source_of(parts: list[tuple[Path, WandbLog]], root: Path) -> ForeignSource:
     paths = [path for path, _ in parts]
     path, log = parts[0]
     run_id = path.stem.removeprefix("run-")

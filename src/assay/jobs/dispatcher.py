@@ -31,7 +31,7 @@ from assay.core.job import (
     boot_ns,
 )
 from assay.core.regular_file import NotRegularFileError, open_regular
-from assay.core.signals import Signals, answered
+from assay.core.signals import Signals, answering
 from assay.formats.lease import this_place
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
 from assay.jobs.job_folder import JobFolder
@@ -100,7 +100,7 @@ class Dispatcher:
 
         InputError when another dispatcher has the queue.
         """
-        with only_dispatcher(self._journal.folder), answered(self._stop):
+        with only_dispatcher(self._journal.folder), answering(self._stop):
             warned = ""
             self._journal.set_devices(self._devices())
             while not self._has_stopped:

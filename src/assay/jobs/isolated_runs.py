@@ -17,7 +17,7 @@ from assay.compose.run_many import run as run_in_process
 from assay.compose.testing import Edit
 from assay.config.loading import Config
 from assay.core.errors import InputError
-from assay.core.signals import Signals, answered
+from assay.core.signals import Signals, answering
 from assay.core.terminal import for_terminal
 from assay.jobs.isolated_process import IsolatedLauncher, IsolatedProcess
 from assay.jobs.job_folder import LogReader
@@ -62,7 +62,7 @@ class IsolatedRuns:
         for _, (_, launch) in waiting:
             launcher.check_devices(launch)
         yielded = 0
-        with launcher, answered(self._hear):
+        with launcher, answering(self._hear):
             log = LogReader(launcher.job_folder("0").log)
             while waiting or self._children:
                 self._collect(launcher)

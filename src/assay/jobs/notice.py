@@ -10,7 +10,7 @@ from typing import Literal
 from assay.core.errors import AssayError
 from assay.core.failure import classify
 from assay.core.job import FailureClass
-from assay.core.terminal import elided, for_terminal, visible
+from assay.core.terminal import elide, for_terminal, visible
 from assay.query.inbox import Message, MessageKind
 
 _SUBJECT = 120
@@ -79,7 +79,7 @@ def with_line(notice: Notice, line: str) -> str:
 
 def _notice(same: Sequence[Message], project: str) -> Notice:
     first = same[0]
-    tag = elided(visible(first.tag), _TAG)
+    tag = elide(visible(first.tag), _TAG)
     who = f"{tag} ({first.run})" if tag else first.run
     if same[1:]:
         who = f"{len(same)} runs"
@@ -93,7 +93,7 @@ def _notice(same: Sequence[Message], project: str) -> Notice:
         runs=tuple(each.run for each in same),
         tag=tag,
         text=text,
-        subject=elided(f"[assay] {what}: {who}: {text}", _SUBJECT),
+        subject=elide(f"[assay] {what}: {who}: {text}", _SUBJECT),
         body=_body(same, f"{what}: {text}", visible(project)),
     )
 

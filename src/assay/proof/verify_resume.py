@@ -28,7 +28,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.facts import Started
 from assay.formats import run_file
 from assay.formats.event_log import read_events
-from assay.formats.manifest import pointed
+from assay.formats.manifest import pointed_name
 from assay.formats.project import RUNS_DIR_VARIABLE
 from assay.formats.verdict import Cause, Difference
 from assay.proof.cause import cause_of
@@ -346,7 +346,7 @@ def compare_finished_runs(whole: RunFolder, killed: RunFolder) -> tuple[Comparis
 
 
 def _final_checkpoint(folder: RunFolder) -> Path:
-    return folder.checkpoints / pointed(folder.checkpoints, "final")
+    return folder.checkpoints / pointed_name(folder.checkpoints, "final")
 
 
 def _compare_metrics(whole: RunFolder, killed: RunFolder) -> list[Comparison]:

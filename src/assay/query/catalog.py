@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
-from assay.core.terminal import elided
+from assay.core.terminal import elide
 from assay.query.columns import COLUMNS, Column, find_column
 from assay.query.expression import ExpressionError, KnownNames, mentions, parse, unknown_name
 from assay.query.groups import Grouping, RunGroup, count_values
@@ -489,7 +489,7 @@ def open_catalog(
 
 
 def _place_of(sort: str) -> str:
-    return f"sort: {elided(sort, _SHOWN_CELLS)}"
+    return f"sort: {elide(sort, _SHOWN_CELLS)}"
 
 
 def _unite(names: Iterable[Iterable[str]]) -> list[str]:

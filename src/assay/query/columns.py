@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from assay.core.formatting import age, duration, number
-from assay.core.terminal import cell_count, elided
+from assay.core.terminal import cell_count, elide
 from assay.formats.json_codec import dumps, parse_numbers
 from assay.query.expression import KnownNames, field_named
 from assay.store.conditions import RUN_FIELDS, Field
@@ -32,7 +32,7 @@ class Column:
     read: Callable[..., Any] | None = None
     more: tuple[str, ...] = ()
     to_right: bool | None = False
-    shorten: Callable[[str, int], str] = elided
+    shorten: Callable[[str, int], str] = elide
 
     @property
     def kind(self) -> str:
@@ -155,4 +155,4 @@ def _keep_number_whole(text: str, limit: int) -> str:
         return text
     name, _, value = text.rpartition(" ")
     room = limit - cell_count(value) - 1
-    return f"{elided(name, room)} {value}" if room > 0 else elided(value, limit)
+    return f"{elide(name, room)} {value}" if room > 0 else elide(value, limit)

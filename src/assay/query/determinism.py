@@ -187,11 +187,11 @@ class _Conditions:
         compiled = self.train.get("compile", False)
         if compiled:
             why = "compiled kernels round otherwise than eager ones, and by the version of torch"
-            yield Condition(name="train.compile", value=_said(compiled), kind="bound", why=why)
+            yield Condition(name="train.compile", value=_spell(compiled), kind="bound", why=why)
         launch = self.attempt.launch if self.attempt is not None else {}
         if "fused" in launch:
             why = "a fused update rounds otherwise than one parameter after another"
-            value = _said(launch["fused"])
+            value = _spell(launch["fused"])
             yield Condition(name="optimizer fused", value=value, kind="bound", why=why)
         layout = self._layout(launch)
         if layout:
@@ -247,7 +247,7 @@ class _Conditions:
             yield Condition(name="code", value="not kept", kind="code", why=why, remedy=remedy)
 
 
-def _said(value: Any) -> str:
+def _spell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

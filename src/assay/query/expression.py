@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import NoReturn, assert_never, get_args
 
 from assay.core.errors import InputError, choose
-from assay.core.terminal import elided
+from assay.core.terminal import elide
 from assay.formats.run_file import Kind, Status
 from assay.store.conditions import (
     RUN_FIELDS,
@@ -153,7 +153,7 @@ def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
     known = names.all
     nested = [f"`{each}`" for each in known if each.endswith(f".{name}")][:3]
     fix = f"did you mean {' or '.join(nested)}?" if nested else choose(name, known, n=3)
-    return f"no run has anything called `{elided(name, _SHOWN_CELLS)}`", fix
+    return f"no run has anything called `{elide(name, _SHOWN_CELLS)}`", fix
 
 
 def mentions(text: str) -> Mentions:
@@ -479,4 +479,4 @@ def _is_none(token: _Lexeme) -> bool:
 
 
 def _quote(token: _Lexeme) -> str:
-    return token.text if token.kind == "end" else f"`{elided(token.text, _SHOWN_CELLS)}`"
+    return token.text if token.kind == "end" else f"`{elide(token.text, _SHOWN_CELLS)}`"

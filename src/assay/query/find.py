@@ -12,8 +12,8 @@ from typing import Literal
 from assay.core.errors import AssayError, CheckpointError, InputError, choose, nearest
 from assay.core.formatting import age
 from assay.core.ids import id_of_folder
-from assay.core.terminal import elided
-from assay.formats.manifest import Checkpoint, describe_damage, named
+from assay.core.terminal import elide
+from assay.formats.manifest import Checkpoint, describe_damage, find_named
 from assay.formats.run_file import FILE_NAME
 from assay.query.catalog import Asked, open_catalog
 from assay.query.run import RunView
@@ -149,7 +149,7 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
         raise CheckpointError(
             f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run)
         )
-    found = named(complete, name, run.folder.checkpoints)
+    found = find_named(complete, name, run.folder.checkpoints)
     if found is not None:
         return found
     for each in run.incomplete_checkpoints:
@@ -206,7 +206,7 @@ def _row(address: str, rows: Sequence[RunRow], project: Project) -> RunRow:
             f"`{address}` is the beginning of {len(begins)} ids.", fix=f"say more of it: {listed}"
         )
     raise InputError(
-        f"There is no run `{elided(address, _SHOWN_CELLS)}`.",
+        f"There is no run `{elide(address, _SHOWN_CELLS)}`.",
         where=str(project.runs_dir),
         fix=_how_to_bring_back(wanted, project) or _suggestion(address, rows),
     )

@@ -384,7 +384,7 @@ class RunView:
         """
         if self.best_damage:
             return None
-        name = manifests.pointed(self.folder.checkpoints, "best")
+        name = manifests.pointed_name(self.folder.checkpoints, "best")
         name = name or (self.best.checkpoint if self.best is not None else "")
         return next((each for each in self.checkpoints if each.name == name), None)
 

@@ -56,12 +56,12 @@ def welch(left: Sequence[float], right: Sequence[float]) -> TTest | None:
     return _t_test(mean_b - mean_a, math.sqrt(square), freedom)
 
 
-def paired(differences: Sequence[float]) -> TTest | None:
+def paired_t(differences: Sequence[float]) -> TTest | None:
     """Compare two samples by the paired t-test, given the second less the first of each pair.
 
     None for fewer than two pairs.
 
-    >>> found = paired([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
+    >>> found = paired_t([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
     >>> round(found.difference, 2), round(found.t, 4), round(found.p, 4)
     (0.75, 1.3257, 0.2176)
     """
@@ -104,7 +104,7 @@ def confidence_interval(
     >>> round(low, 5), round(high, 5)
     (0.97803, 0.98797)
     """
-    found = paired([value for value in values if math.isfinite(value)])
+    found = paired_t([value for value in values if math.isfinite(value)])
     return found.interval(level) if found is not None else None
 
 

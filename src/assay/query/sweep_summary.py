@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from assay.core.formatting import number
-from assay.core.terminal import elided, visible
+from assay.core.terminal import elide, visible
 from assay.core.text_table import align_rows
 from assay.formats.run_file import Summary
 from assay.query.groups import Spread, compute_spread
@@ -194,7 +194,7 @@ def _failures(runs: Sequence[SweepRun]) -> list[list[str]]:
         [
             run.id or "-",
             run.status,
-            elided("  ".join(f"{key}={value}" for key, value in _with_seed(run)), _POINT_CELLS),
+            elide("  ".join(f"{key}={value}" for key, value in _with_seed(run)), _POINT_CELLS),
             run.cause,
         ]
         for run in runs

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
 from assay.core.formatting import number
-from assay.core.terminal import cell_count, elided, visible
+from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import UNSAVED
@@ -267,7 +267,7 @@ class GroupTable:
 
 
 def _group_texts(group: RunGroup) -> list[str]:
-    tag = elided(visible(group.tag) or "-", _TAG_CELLS)
+    tag = elide(visible(group.tag) or "-", _TAG_CELLS)
     total = len(group.ids)
     runs = str(total) if group.finished == total else f"{group.finished} of {total}"
     return [tag, runs, *map(_group_text, group.cells)]

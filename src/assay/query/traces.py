@@ -183,7 +183,9 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.first_step = left.step if found.first_step < 0 else found.first_step
     found.last_step = left.step
     found.compared += len(a)
-    found.traced[left.step] = found.traced.get(left.step, frozenset()) | _compared(a, b, phases)
+    found.traced[left.step] = found.traced.get(left.step, frozenset()) | _compare_facts(
+        a, b, phases
+    )
     bad = _first_bad(a, b), _first_bad(b, a)
     if bad == (None, None) or _is_same_outcome(a, b):
         if phases & {"optimizer", "init"}:
@@ -193,7 +195,7 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     found.kind = _kind(a.get(place), b.get(place))
 
 
-def _compared(a: Places, b: Places, phases: set[Phase]) -> frozenset[Compared]:
+def _compare_facts(a: Places, b: Places, phases: set[Phase]) -> frozenset[Compared]:
     """Return what both steps have of what tells one cause from another."""
     compared: set[Compared] = {*phases}
     if any(place.name == SAMPLE_INDICES for place in a.keys() & b.keys()):

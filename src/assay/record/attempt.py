@@ -50,7 +50,7 @@ class AttemptSpec:
 
     def known_secrets(self) -> Secrets:
         """Return the secrets of the caller, else those of the environment and the command."""
-        return self.secrets or Secrets.known(os.environ, self.command_line)
+        return self.secrets or Secrets.among(os.environ, self.command_line)
 
     @property
     def command_line(self) -> Sequence[str]:

@@ -93,7 +93,7 @@ def append(folder: RunFolder, edit: Edit) -> Edit:
 
     Secrets in it are replaced: what people say about a run is kept with it.
     """
-    cleaner = Secrets.known(os.environ)
+    cleaner = Secrets.among(os.environ)
     complete = Edit(
         what=edit.what,
         new=cleaner.tree(edit.new, edit.key),

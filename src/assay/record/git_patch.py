@@ -114,7 +114,7 @@ def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> byt
     kept = []
     for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
         name = part.partition("\n")[0].split(" b/", 1)[-1]
-        clean, count = secrets.cleaned(part, kind_of(name))
+        clean, count = secrets.clean_and_count(part, kind_of(name))
         if count and not _still_applies(part, clean):
             left_out.append(f"{name} in dirty.patch (may hold secrets)")
             continue

@@ -96,7 +96,7 @@ def main(output: str, *pairs: str) -> None:
         source, console = map(int, pair.split(","))
         streams[source] = CapturedStream(source, console)
     descriptor = _open_output(output)
-    secrets = Secrets.known(os.environ)
+    secrets = Secrets.among(os.environ)
     known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()

@@ -73,7 +73,7 @@ class RunRecorder(MediaKeeper):
     ) -> None:
         """Use `start_run` or `start_attempt`; the newest attempt begins, and its lease is held."""
         self.folder = folder
-        self.secrets = secrets or Secrets.known(os.environ)
+        self.secrets = secrets or Secrets.among(os.environ)
         self.run = run
         self.id = run.id
         self.logger = logfile.logger_of(run.id)
@@ -471,7 +471,7 @@ class RunRecorder(MediaKeeper):
 
     def _learn_secrets(self) -> None:
         """Look for variables that the program has set since, as those of a `.env` file."""
-        self.secrets.add(Secrets.known(os.environ).values)
+        self.secrets.add(Secrets.among(os.environ).values)
         if self._capture is not None:
             self._capture.replace(self.secrets.values)
 

@@ -113,7 +113,7 @@ def snapshot(
     digests by size, time and inode, so that the next time is quick. `secrets` are those that are
     known.
     """
-    secrets = secrets or Secrets.known(os.environ)
+    secrets = secrets or Secrets.among(os.environ)
     git = _git_state(root)
     skipped = _below(skip, root)
     keeper = _Keeper(blobs, _Cache(cache, secrets), secrets)
@@ -319,7 +319,7 @@ class _Keeper:
         with open(found.path, "rb", opener=_no_link) as file:
             data = file.read()
         text = data.decode("utf-8", "surrogateescape")
-        clean, count = self.secrets.cleaned(text, kind_of(os.path.basename(found.name)))
+        clean, count = self.secrets.clean_and_count(text, kind_of(os.path.basename(found.name)))
         return (clean.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
 
     def _add(self, found: _Found, status: os.stat_result, digest: str) -> None:

@@ -20,7 +20,7 @@ from assay.query.significance import (
     LEVEL,
     confidence_interval,
     correct_by_holm,
-    paired,
+    paired_t,
     t_quantile,
     welch,
 )
@@ -346,7 +346,7 @@ def _test(
         unpaired=unpaired,
     )
     if test == "paired-t":
-        result = paired(differences)
+        result = paired_t(differences)
         assert result is not None
         return replace(found, p=result.p)
     if len(pairs) < _LEAST_PAIRS_OF_RANKS:

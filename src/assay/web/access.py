@@ -66,11 +66,11 @@ class Keys:
 
     @property
     def session(self) -> str:
-        return self._derived("session")
+        return self._derive("session")
 
     @property
     def write(self) -> str:
-        return self._derived("write")
+        return self._derive("write")
 
     def new_link_code(self) -> str:
         """Return a code that makes one session."""
@@ -95,7 +95,7 @@ class Keys:
                 return True
         return False
 
-    def _derived(self, purpose: str) -> str:
+    def _derive(self, purpose: str) -> str:
         return hmac.new(self.secret, purpose.encode(), hashlib.sha256).hexdigest()
 
 

@@ -129,14 +129,14 @@ def _assay_error(request: Request, error: Exception) -> Response:
     status, problem = problem_of(error)
     is_unreadable = isinstance(error, RecordError) or status == 500
     if is_unreadable and _is_gone(request):
-        return _gone(request)
+        return _answer_gone(request)
     return as_json(problem, status)
 
 
 def _os_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
     if _is_gone(request):
-        return _gone(request)
+        return _answer_gone(request)
     what = f"A file cannot be read: {error.strerror or error}."
     return as_json(ErrorBody(what=what, where=str(error.filename or "")), 500)
 
@@ -151,7 +151,7 @@ def _is_gone(request: Request) -> bool:
     return row is None or not row.path.is_dir()
 
 
-def _gone(request: Request) -> Response:
+def _answer_gone(request: Request) -> Response:
     what = f"The run {request.path_params['run_id']} is gone."
     return as_json(ErrorBody(what=what, fix="it was removed while it was read"), 404)
 

@@ -46,9 +46,9 @@ def _head(curve: Curve) -> dict[str, Any]:
         "smooth": curve.smooths is not None,
         "total": curve.total,
         "points": curve.points,
-        "lastValue": _shown(curve.last),
-        "least": _shown(curve.least),
-        "most": _shown(curve.most),
+        "lastValue": _spell(curve.last),
+        "least": _spell(curve.least),
+        "most": _spell(curve.most),
         "first": _finite(curve.first_x),
         "last": _finite(curve.last_x),
         "width": curve.width,
@@ -57,7 +57,7 @@ def _head(curve: Curve) -> dict[str, Any]:
     }
 
 
-def _shown(value: float) -> float | str:
+def _spell(value: float) -> float | str:
     """Return a number, or the text of one that JSON has not: "nan", "inf", "-inf"."""
     return value if math.isfinite(value) else repr(value)
 

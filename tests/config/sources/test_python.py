@@ -221,7 +221,10 @@ def test_every_value_knows_its_line_and_column(tmp_path: Path) -> None:
 
     assert config.problems == ()
     places = {
-        dotted(path): (place(config, key_origin_at(config.root, path)), place(config, node.origin))
+        dotted(path): (
+            place(config, key_origin_at(config.root, path)),
+            place(config, node.origin),
+        )
         for path, node in walk(config.root)
         if path
     }

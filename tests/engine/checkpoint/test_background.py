@@ -36,8 +36,8 @@ class Held(Saver):
         self.gate = threading.Event()
         self.written: list[int] = []
 
-    def prepared(self, parts: Any, where: Where, **given: Any) -> Any:
-        write = super().prepared(parts, where, **given)
+    def prepare(self, parts: Any, where: Where, **given: Any) -> Any:
+        write = super().prepare(parts, where, **given)
 
         def held() -> Any:
             assert self.gate.wait(60)
@@ -207,7 +207,7 @@ from assay.engine import Saver
 from assay.engine.callbacks.save import Background
 from assay.engine.checkpoint.folder import Where
 background = Background("save")
-write = Saver(sys.argv[1]).prepared({"model": torch.ones(1000)}, Where(step=1))
+write = Saver(sys.argv[1]).prepare({"model": torch.ones(1000)}, Where(step=1))
 background.submit(lambda: (time.sleep(0.5), write()))
 """
     run_program(program, tmp_path)

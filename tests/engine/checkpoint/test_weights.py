@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.folder import assembled
+from assay.engine.checkpoint.folder import assemble_pieces
 from assay.engine.checkpoint.tensor_file import write_tensors
 from assay.engine.checkpoint.weights import read_foreign
 from assay.formats.manifest import Shard, ShardedTensor
@@ -212,4 +212,4 @@ def test_a_tensor_in_pieces_is_no_larger_than_the_pieces_that_are_there() -> Non
         size = sum(shard.shape[0] for shard in shards)
         tensor = ShardedTensor(name="w", dtype="F32", shape=(size,), shards=shards)
         with pytest.raises(CheckpointError, match="does not hold the piece of w"):
-            assembled(tensor, {"a.safetensors": {"w": torch.ones(2)}})
+            assemble_pieces(tensor, {"a.safetensors": {"w": torch.ones(2)}})

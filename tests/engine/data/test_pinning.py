@@ -15,7 +15,7 @@ from assay.engine.data.ahead import pinned_ahead
 @pytest.fixture(autouse=True)
 def without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pinning needs a device; that a batch went through it shows by 100 more."""
-    monkeypatch.setattr(ahead, "pinned", lambda batch: batch + 100)
+    monkeypatch.setattr(ahead, "pin", lambda batch: batch + 100)
 
 
 def batches(count: int) -> Iterator[torch.Tensor]:

@@ -28,7 +28,7 @@ from assay.engine import (
     WarmupCosine,
 )
 from assay.engine.loop.engine_state import capture, restore
-from assay.engine.loop.windows import EpochLoop, MicroBatches
+from assay.engine.loop.step import TrainLoop
 from assay.engine.numerics.seed import STEP, key
 from engine.toys import (
     Counted,
@@ -106,7 +106,14 @@ def test_evaluation_and_saving_have_theirs_inside_the_event_they_listen_to(tmp_p
 
 
 @pytest.mark.parametrize(
-    "part", [Engine.run, Engine.__iter__, EpochLoop.windows, Engine.train_step, MicroBatches.of]
+    "part",
+    [
+        Engine.run,
+        Engine.__iter__,
+        TrainLoop.train_step,
+        TrainLoop.windows_of_epoch,
+        TrainLoop.micro_batches,
+    ],
 )
 def test_the_loop_fits_on_a_screen(part: Any) -> None:
     assert len(inspect.getsource(part).splitlines()) <= 60

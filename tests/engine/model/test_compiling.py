@@ -14,7 +14,7 @@ from assay.core.ports import MemoryRecorder
 from assay.engine import Loader
 from assay.engine.callbacks.debug_lines import CompileReport
 from assay.engine.loop.device import channels_last
-from assay.engine.model.compiling import _check_home, compiled, recompute
+from assay.engine.model.compiling import _check_home, compile_model, recompute
 from engine.model.test_recompute import Deep
 from engine.toys import engine, net, points, supervised, weights_of
 
@@ -37,7 +37,7 @@ def losses(
 ) -> tuple[list[float], MemoryRecorder, list[str]]:
     recorder, said = MemoryRecorder(), []
     names = list(model.state_dict())
-    compiled(model, which, backend=backend)
+    compile_model(model, which, backend=backend)
     runs = engine(supervised(model), Loader(points(20), batch_size=8), recorder=recorder)
     runs.bus.extend(CompileReport(said.append).handlers())
     runs.run()

@@ -18,9 +18,9 @@ from assay.engine.numerics.seed import (
     SAMPLE,
     STEP,
     key,
+    restore_generators,
     seed_all,
     seed_torch,
-    undisturbed,
 )
 
 numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
@@ -78,15 +78,15 @@ def test_what_happens_undisturbed_disturbs_nobody() -> None:
 
     seed_all(5)
     found = [draw()]
-    with undisturbed():
+    with restore_generators():
         seed_all(1)
         draw()
         np.random.randn()  # leaves half of a pair behind
         random.gauss(0, 1)
-        with undisturbed():
+        with restore_generators():
             seed_all(2)
     found.append(draw())
-    with pytest.raises(ZeroDivisionError), undisturbed():
+    with pytest.raises(ZeroDivisionError), restore_generators():
         seed_all(3)
         raise ZeroDivisionError
     found.append(draw())
@@ -101,7 +101,7 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
     expected = draw()
 
     seed_all(5)
-    with undisturbed():
+    with restore_generators():
         assert draw() == expected
     assert draw() == expected
 
@@ -147,11 +147,11 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
             elif word == "seed":
                 np.random.seed(9)
             else:
-                with undisturbed(keyed=keyed):
+                with restore_generators(keyed=keyed):
                     seed_all(1)
                     first = float(np.random.randn()), random.gauss(), *draw()
                     if word == "nested":
-                        with undisturbed(keyed=keyed):
+                        with restore_generators(keyed=keyed):
                             seed_all(2)
                             draw()
                             np.random.randn()
@@ -171,7 +171,7 @@ def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() 
     mtrand.set_bit_generator(own)
     try:
         first = np.random.rand()
-        with undisturbed(keyed=True):
+        with restore_generators(keyed=True):
             seed_all(1)
             np.random.rand()
         rest = np.random.rand(2)

@@ -18,7 +18,7 @@ from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import StatefulData
 from assay.engine.loop.engine_state import capture, restore
-from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness, seed_all, undisturbed
+from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness, restore_generators, seed_all
 from engine.toys import same_bits
 
 
@@ -273,7 +273,7 @@ DRAWS: dict[str, Callable[[], object]] = {
 def test_a_draw_in_a_watched_step_is_seen(draw: str) -> None:
     randomness = StepRandomness(seed=5)
 
-    with undisturbed():
+    with restore_generators():
         randomness.begin(step=3)
         DRAWS[draw]()
         seen = randomness.end()
@@ -282,7 +282,7 @@ def test_a_draw_in_a_watched_step_is_seen(draw: str) -> None:
 
 
 def test_random_is_keyed_as_its_own_seed_does_it() -> None:
-    with undisturbed():
+    with restore_generators():
         random.seed(2**63 + 5)
         random.gauss(0, 1)
         seed_all(2**63 + 5)

@@ -15,7 +15,7 @@ from assay.engine.data.batches import leaves, size_of
 from assay.engine.data.instance import Instance
 from assay.engine.data.randomness import same
 from assay.engine.data.shapes import shape_of
-from assay.engine.numerics.structures import mapped, tensors_by_path, tensors_in, values_in
+from assay.engine.numerics.structures import map_values, tensors_by_path, tensors_in, values_in
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ def test_all_that_goes_through_a_batch_sees_the_same_in_it(kind: Any) -> None:
     assert [name for name, _ in leaves(batch)] == ["x"]
     assert size_of(batch) == 3
     assert "float32 [3, 2]" in shape_of(batch)
-    doubled = mapped(batch, lambda tensor: 2 * tensor)
+    doubled = map_values(batch, lambda tensor: 2 * tensor)
     assert [tensor.tolist() for tensor in tensors_in(doubled)] == [(2 * x).tolist()]
     assert same(batch, kind(x.clone())) and not same(batch, kind(x + 1))
 
@@ -107,12 +107,12 @@ def test_values_of_any_kind_are_found_and_replaced() -> None:
     found = {"a": [1, "b"], "c": Pair(2)}  # type: ignore[arg-type]
 
     assert list(values_in(found, int)) == [1, 2]
-    assert mapped(found, str, int) == {"a": ["1", "b"], "c": Pair("2")}  # type: ignore[arg-type]
+    assert map_values(found, str, int) == {"a": ["1", "b"], "c": Pair("2")}  # type: ignore[arg-type]
 
 
 def test_values_of_any_kind_are_replaced_in_an_instance_too() -> None:
     x = torch.ones(2)
 
-    found = mapped([Instance(a=1, x=x)], str, int)[0]
+    found = map_values([Instance(a=1, x=x)], str, int)[0]
 
     assert found.a == "1" and found.x is x

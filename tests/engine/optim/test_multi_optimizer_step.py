@@ -26,7 +26,7 @@ from assay.engine import (
     WarmupCosine,
 )
 from assay.engine.loop.engine_state import capture, restore
-from assay.engine.numerics.nan_debug import debugged
+from assay.engine.numerics.nan_debug import locate_backward_errors
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 
 F64 = torch.float64
@@ -162,7 +162,7 @@ def test_of_two_losses_the_broken_one_is_named(second: Any, what: str) -> None:
 def test_debugging_names_the_loss_that_fails_in_its_backward_pass() -> None:
     with pytest.raises(RuntimeError, match="no slope") as plain:
         two_losses(lambda pred: Broken.apply(pred).mean())  # type: ignore[no-untyped-call]
-    with debugged(), pytest.raises(RuntimeError, match="no slope") as told:
+    with locate_backward_errors(), pytest.raises(RuntimeError, match="no slope") as told:
         two_losses(lambda pred: Broken.apply(pred).mean())  # type: ignore[no-untyped-call]
 
     assert plain.value.__notes__ == [
@@ -174,7 +174,7 @@ def test_debugging_names_the_loss_that_fails_in_its_backward_pass() -> None:
 @pytest.mark.row("A53")
 @pytest.mark.parametrize("pairs", [(), ("near", "small")])
 def test_debugging_changes_no_bit(pairs: tuple[str, ...]) -> None:
-    with debugged():
+    with locate_backward_errors():
         looked_at, _ = trained(3, pairs=pairs)
 
     assert same_bits(looked_at, trained(3, pairs=pairs)[0])

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.engine.rehearse.largest import largest, resized
+from assay.engine.rehearse.largest import largest, resize_batch
 
 
 @given(
@@ -60,7 +60,7 @@ def test_no_more_than_a_few_batches_are_tried() -> None:
 def test_a_batch_of_another_size_has_the_shapes_and_the_labels_of_this_one() -> None:
     batch = {"x": torch.randn(3, 5), "y": torch.tensor([4, 5, 6]), "scale": torch.ones(2)}
 
-    more = resized(batch, 3, 7)
+    more = resize_batch(batch, 3, 7)
 
     assert more["x"].shape == (7, 5) and more["x"].is_meta
     assert more["y"].tolist() == [4, 5, 6, 4, 5, 6, 4]
@@ -68,4 +68,4 @@ def test_a_batch_of_another_size_has_the_shapes_and_the_labels_of_this_one() -> 
 
 
 def test_labels_of_a_huge_batch_take_no_memory() -> None:
-    assert resized(torch.zeros(2, 1000, dtype=torch.int64), 2, 2**20).is_meta
+    assert resize_batch(torch.zeros(2, 1000, dtype=torch.int64), 2, 2**20).is_meta

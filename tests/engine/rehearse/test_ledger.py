@@ -88,11 +88,11 @@ def test_a_storage_that_is_resized_is_a_gathered_weight() -> None:
     gathered = torch.empty(50)
     ledger.see(gathered)
     gathered.untyped_storage().resize_(0)
-    ledger.resized(gathered.untyped_storage())
+    ledger.see_resize(gathered.untyped_storage())
     ledger.begin()
 
     gathered.untyped_storage().resize_(200)
-    ledger.resized(gathered.untyped_storage())
+    ledger.see_resize(gathered.untyped_storage())
 
     assert ledger.live_bytes == 200
     assert ledger.memory().gathered_bytes == 200

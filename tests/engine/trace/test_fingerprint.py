@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.trace.fingerprint import fingerprint, folded, read
+from assay.engine.trace.fingerprint import fingerprint, fold, read
 
-ALGORITHMS: dict[str, Callable[[Tensor], int | Tensor]] = {"crc32": fingerprint, "fold64": folded}
+ALGORITHMS: dict[str, Callable[[Tensor], int | Tensor]] = {"crc32": fingerprint, "fold64": fold}
 
 
 def one_ulp(x: Tensor) -> None:
@@ -73,7 +73,7 @@ def test_every_dtype_and_length_has_a_fingerprint(dtype: torch.dtype) -> None:
     for size in (0, 1, 3, 5):
         tensor = torch.ones(size).to(dtype)
         assert read([fingerprint(tensor)]) == read([fingerprint(tensor.clone())])
-        assert read([folded(tensor)]) == read([folded(tensor.clone())])
+        assert read([fold(tensor)]) == read([fold(tensor.clone())])
 
 
 def test_a_view_has_the_fingerprint_of_its_copy_and_a_sparse_tensor_that_of_its_parts() -> None:
@@ -87,8 +87,8 @@ def test_a_view_has_the_fingerprint_of_its_copy_and_a_sparse_tensor_that_of_its_
 
 def test_a_large_tensor_is_folded_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(1000)
-    whole = read([folded(tensor)])
+    whole = read([fold(tensor)])
 
     monkeypatch.setattr("assay.engine.trace.fingerprint._BLOCK", 64)
 
-    assert read([folded(tensor)]) == whole
+    assert read([fold(tensor)]) == whole

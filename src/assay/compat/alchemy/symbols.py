@@ -94,7 +94,7 @@ class SymbolTable:
         """Return the object of this name; ContextError with the nearest names if there is none."""
         found = self.try_get(name, _MISSING)
         if found is _MISSING:
-            if name in self._context.promised():
+            if name in self._context.promises():
                 return self._context.get(name)  # says why it is not there
             _refuse_unknown(f"Nothing is set as `{name}`.", name, self._context.names())
         return found

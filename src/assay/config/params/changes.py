@@ -245,7 +245,7 @@ def _fit(
         fix = _advice(wanted, limit, value, text)
         return None, _misfit(kind, path, str(misfit), value, origin, fix)
     if isinstance(limit, Range) and not limit.allows(made):
-        return None, _misfit("wrong-value", path, limit.wanted(), made, origin)
+        return None, _misfit("wrong-value", path, limit.requirement(), made, origin)
     return made, None
 
 
@@ -257,7 +257,7 @@ def _choose(value: Any, limit: Choice, text: str | None) -> Any:
             continue
         if limit.allows(made) and made == choice:
             return choice
-    raise CoercionError(limit.wanted())
+    raise CoercionError(limit.requirement())
 
 
 def _misfit(

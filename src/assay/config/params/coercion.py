@@ -235,7 +235,7 @@ class Choice:
     def default(self) -> Any:
         return self.choices[0]
 
-    def wanted(self) -> str:
+    def requirement(self) -> str:
         return f"one of {', '.join(map(repr, self.choices))}"
 
     def allows(self, value: Any) -> bool:
@@ -254,7 +254,7 @@ class Range:
     left: float
     right: float
 
-    def wanted(self) -> str:
+    def requirement(self) -> str:
         match math.isinf(self.left), math.isinf(self.right):
             case True, True:
                 return "a number"
@@ -291,7 +291,7 @@ def arange(default: float, left: float = -math.inf, right: float = math.inf) -> 
     limit = Range(default, left, right)
     if not limit.allows(default):
         raise InputError(
-            f"arange({default!r}, {left!r}, {right!r}): the default must be {limit.wanted()}."
+            f"arange({default!r}, {left!r}, {right!r}): the default must be {limit.requirement()}."
         )
     return limit
 

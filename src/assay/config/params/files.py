@@ -109,7 +109,7 @@ def write(values: Mapping[str, Any], path: Path) -> None:
 def text_of(values: Mapping[str, Any], suffix: str) -> str:
     """Return the text of a file with that suffix."""
     data = encode(values)
-    match _known(suffix):
+    match _check_suffix(suffix):
         case ".json":
             return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
         case ".toml":
@@ -123,7 +123,7 @@ def read(path: Path) -> Table:
 
     Raises ConfigError with all mistakes.
     """
-    suffix = _known(path.suffix)
+    suffix = _check_suffix(path.suffix)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -147,7 +147,7 @@ def values_of(root: Table) -> dict[str, Any]:
         ) from error
 
 
-def _known(suffix: str) -> str:
+def _check_suffix(suffix: str) -> str:
     if suffix.lower() not in SUFFIXES:
         raise InputError(
             f"Parameters are not kept in {suffix or 'a file without an ending'}.",

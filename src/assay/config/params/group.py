@@ -34,7 +34,7 @@ class Notes:
             self.limits[name] = value
             value = value.default
         elif limit is not None and not limit.allows(value):
-            what = f"`{name}` must be {limit.wanted()}, not {value!r}."
+            what = f"`{name}` must be {limit.requirement()}, not {value!r}."
             raise InputError(what, where=str(origin), fix=limit.near(value))
         self.origins[name] = origin
         if type(value) is dict and all(isinstance(key, str) for key in value):
@@ -120,12 +120,12 @@ class ParamDict(dict[str, Any]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParamDict:
-        return _restored(
+        return _restore(
             {name: copy.deepcopy(value, memo) for name, value in self.items()}, self._notes
         )
 
     def __reduce__(self) -> Any:
-        return _restored, (dict(self), self._notes)
+        return _restore, (dict(self), self._notes)
 
     def _names(self) -> list[str]:
         return list(self)
@@ -193,7 +193,7 @@ def _put(holder: Any, part: str | int, value: Any, origin: Origin, above: KeyPat
         raise InputError(what, where=str(origin), fix=f"Set `{dotted(above)}` as a whole.")
 
 
-def _restored(values: dict[str, Any], notes: Notes) -> ParamDict:
+def _restore(values: dict[str, Any], notes: Notes) -> ParamDict:
     group = ParamDict()
     dict.update(group, values)
     group._notes.limits.update(notes.limits)

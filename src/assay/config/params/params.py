@@ -118,7 +118,7 @@ class BaseParams:
 
     def __init__(self, /, **values: Any) -> None:
         origin = caller()
-        _raise(self._taken(values, lambda name: origin, self._unknown("auto")))
+        _raise(self._take(values, lambda name: origin, self._unknown("auto")))
 
     # --- one value --------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class BaseParams:
         """
         origin = caller()
         changed = self.copy()
-        _raise(changed._taken(values, lambda name: origin, self._unknown(unknown)))
+        _raise(changed._take(values, lambda name: origin, self._unknown(unknown)))
         self._become(changed)
         return self
 
@@ -257,7 +257,7 @@ class BaseParams:
         root = files.read(Path(path))
         changed = self.copy()
         _raise(
-            changed._taken(
+            changed._take(
                 files.values_of(root), lambda name: root.items[name].origin, self._unknown(unknown)
             )
         )
@@ -423,7 +423,7 @@ class BaseParams:
             return unknown
         return "allow" if self._is_bare else "error"
 
-    def _taken(
+    def _take(
         self, values: Mapping[str, Any], origin_of: Callable[[str], Origin], unknown: Unknown
     ) -> list[Problem]:
         problems: list[Problem] = []

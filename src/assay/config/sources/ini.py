@@ -278,7 +278,7 @@ class _IniReader:
             start, _ = option.lines[min(line, len(option.lines)) - 1]
             return start + column - 1 - (len(lead) if line == 1 else 0)
 
-        def moved(inner: Origin) -> Origin:
+        def move(inner: Origin) -> Origin:
             if not is_raw:
                 return origin
             start = offset(inner.line, inner.column)
@@ -287,13 +287,13 @@ class _IniReader:
 
         root, problems = toml.read_all(lead + text, self.places.source)
         for problem in problems:
-            related = tuple(replace(each, origin=moved(each.origin)) for each in problem.related)
-            here = replace(problem, origin=moved(problem.origin), related=related)
+            related = tuple(replace(each, origin=move(each.origin)) for each in problem.related)
+            here = replace(problem, origin=move(problem.origin), related=related)
             raise UnreadableError(here)
         if len(root.items) > 1:
             message = "this is more than one value"
             raise UnreadableError(Problem(kind="syntax", message=message, origin=origin))
-        return relocate(root.items["value"], moved)
+        return relocate(root.items["value"], move)
 
     # --- interpolation
 

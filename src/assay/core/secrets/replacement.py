@@ -60,7 +60,7 @@ class Secrets:
         self.add(values)
 
     @classmethod
-    def known(cls, variables: Mapping[str, object], command: Sequence[str] = ()) -> Secrets:
+    def among(cls, variables: Mapping[str, object], command: Sequence[str] = ()) -> Secrets:
         """Return the secrets among variables, by their names, and among the words of a command."""
         named = [
             value for name, value in variables.items() if isinstance(value, str) and sureness(name)
@@ -101,12 +101,12 @@ class Secrets:
 
     def clean(self, text: str, kind: Kind = "text") -> str:
         """Return `text` with a word in the place of each secret; it has as many lines as before."""
-        return self.cleaned(text, kind)[0]
+        return self.clean_and_count(text, kind)[0]
 
-    def cleaned(self, text: str, kind: Kind = "text") -> tuple[str, int]:
+    def clean_and_count(self, text: str, kind: Kind = "text") -> tuple[str, int]:
         """Return the same, and how many secrets there were.
 
-        >>> Secrets().cleaned('API_KEY = "sk-a1b2c3d4e5f6a7b8c9d0"', "code")
+        >>> Secrets().clean_and_count('API_KEY = "sk-a1b2c3d4e5f6a7b8c9d0"', "code")
         ('API_KEY = "<redacted>"', 1)
         """
         if len(text) < 6:

@@ -172,7 +172,7 @@ def _of_known_kinds(text: str, low: str) -> Iterator[Span]:
     search, rules_of = _search()
     for rule in {rule for word in set(search.findall(low)) for rule in rules_of[word]}:
         _, _, pattern, group, least, is_alone = rule
-        for match in _compiled(pattern).finditer(text):
+        for match in _compile(pattern).finditer(text):
             begin, end = match.span(
                 next((n for n, it in enumerate(match.groups(), 1) if it), 0)
                 if group == 1
@@ -221,7 +221,7 @@ def _one_of(words: Iterable[str]) -> str:
 
 
 @functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 

@@ -12,7 +12,7 @@ from assay.core.facts import Warned
 from assay.engine.checkpoint.codec import digest, digest_tensor
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 
 NAME = "data/digest"
 ORDER = "data/order"
@@ -54,7 +54,7 @@ class BatchDigest:
                 inside.append(digest_tensor(tensor))
                 return tensor
 
-            mapped(batch, look)
+            map_values(batch, look)
             found = " ".join(inside)
             if not inside and not self._is_told:
                 message = (

@@ -80,7 +80,7 @@ class SetRequiresGrad(_Change):
     changes: ClassVar[str] = "which parameters are trained"
 
     def __init__(self, step: int, match: str | Sequence[str], *, value: bool = False) -> None:
-        self.step = _checked(step)
+        self.step = _check_step(step)
         self.match = (match,) if isinstance(match, str) else tuple(match)
         self.value = value
 
@@ -99,7 +99,7 @@ class SetRequiresGrad(_Change):
             trained = {id(weight) for group in groups for weight in group["params"]}
             lost = [
                 name
-                for name, weight in self._matched(engine.process.model)
+                for name, weight in self._match_parameters(engine.process.model)
                 if id(weight) not in trained
             ]
             if lost:
@@ -110,7 +110,7 @@ class SetRequiresGrad(_Change):
 
     def do(self, engine: Engine) -> list[tuple[str, str, str]]:
         changed = 0
-        for _, weight in self._matched(engine.process.model):
+        for _, weight in self._match_parameters(engine.process.model):
             changed += weight.requires_grad != self.value
             weight.requires_grad_(self.value)
             if not self.value:
@@ -122,7 +122,7 @@ class SetRequiresGrad(_Change):
     def redo(self, engine: Engine) -> None:
         self.do(engine)
 
-    def _matched(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    def _match_parameters(self, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
         named = model.named_parameters()
         return [
             (name, weight)
@@ -148,7 +148,7 @@ class SetValue(_Change):
                 f"SetValue cannot set {key!r} to a {type(value).__name__}.",
                 fix="Give a number, a text, true or false, or a list of these.",
             )
-        self.step = _checked(step)
+        self.step = _check_step(step)
         self.key = key
         self.value = value
 
@@ -168,7 +168,7 @@ class SetValue(_Change):
         if root != "optimizer":
             setattr(self._owner(engine, root, path), last, self.value)
             return
-        for part in _named(engine, path):
+        for part in _steps_named(engine, path):
             for group in part.optimizer.param_groups:
                 group[last] = self.value
             if last == "lr":
@@ -188,7 +188,7 @@ class SetValue(_Change):
                 fix=fix or "Write optimizer.lr or model.drop.p, for example.",
             )
         if root == "optimizer":
-            parts = _named(engine, path[:-1])
+            parts = _steps_named(engine, path[:-1])
             there = (
                 [name for name in _first(parts) if name not in ("params", "initial_lr")]
                 if parts
@@ -229,7 +229,7 @@ class ResetOptimizer(_Change):
     changes: ClassVar[str] = "the state of the optimizer"
 
     def __init__(self, step: int) -> None:
-        self.step = _checked(step)
+        self.step = _check_step(step)
 
     def check(self, engine: Engine) -> None:
         pass
@@ -243,7 +243,7 @@ class ResetOptimizer(_Change):
         """The checkpoint holds what the optimizer has gathered since."""
 
 
-def _checked(step: int) -> int:
+def _check_step(step: int) -> int:
     if step < 0:
         raise InputError(f"step is {step}; it counts completed steps, from 0 on.")
     return step
@@ -262,7 +262,7 @@ def _parts(engine: Engine) -> dict[str, OptimizerStep]:
     )
 
 
-def _named(engine: Engine, path: Sequence[str]) -> list[OptimizerStep]:
+def _steps_named(engine: Engine, path: Sequence[str]) -> list[OptimizerStep]:
     """All of them, or the one that `path` names; none when there is no such."""
     parts = _parts(engine)
     if not path:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from assay.core.events import Event, Handler
 from assay.core.formatting import duration
 from assay.core.schema import parse_period
-from assay.core.terminal import folded, in_notebook, visible
+from assay.core.terminal import fold, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
 from assay.engine.data.loader import Loader
 from assay.engine.loop.engine import Engine
@@ -258,7 +258,7 @@ class Display:
                 self.page.say(line)
         elif self.bar is not None:
             assert self._terminal is not None
-            shown = "\n".join(folded(visible(line), self._terminal.width))
+            shown = "\n".join(fold(visible(line), self._terminal.width))
             self.bar.console.print(shown, highlight=False, markup=False, soft_wrap=True)
         else:
             print(visible(line), file=self.stream, flush=True)

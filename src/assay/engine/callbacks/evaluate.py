@@ -22,14 +22,14 @@ from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.batches import blame_device, size_of, to_device
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import seeded
+from assay.engine.data.source import settle_seed
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.periods import every as each
 from assay.engine.loop.process import Process
 from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.metrics.outputs import Evaluation, Pipes, check_mergeable, gather_evaluation
-from assay.engine.numerics.seed import EVALUATE, key, seed_all, undisturbed
+from assay.engine.numerics.seed import EVALUATE, key, restore_generators, seed_all
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
 from assay.engine.parallel.pipeline import Pipeline
@@ -88,7 +88,7 @@ class Evaluate:
             for split, batches in self.splits.items():
                 if isinstance(batches, Iterator):
                     continue
-                batches, _ = seeded(batches, engine.seed)
+                batches, _ = settle_seed(batches, engine.seed)
                 self.splits[split] = batches
                 evaluate(
                     engine.process,
@@ -119,7 +119,7 @@ class Evaluate:
         begun = perf_counter()
         with _modes_kept(engine.process):
             for split, batches in due.items():
-                batches, _ = seeded(batches, engine.seed)
+                batches, _ = settle_seed(batches, engine.seed)
                 self.splits[split] = batches
                 self._split(engine, split, batches)
         engine.add_seconds("evaluation", perf_counter() - begun)
@@ -146,7 +146,7 @@ class Evaluate:
             before=lambda: engine.fire(Event.EVAL_STEP_BEGIN),
             after=lambda: engine.fire(Event.EVAL_STEP_END),
         )
-        results |= dict.fromkeys(self._unmeasured(engine, split, results), math.nan)
+        results |= dict.fromkeys(self._find_unmeasured(engine, split, results), math.nan)
         state.metrics.update(results)
         state.evaluated[split] = state.step
         state.valid_samples += samples
@@ -163,7 +163,7 @@ class Evaluate:
         engine.fire(Event.EVAL_END)
         state.split, state.dataloader = "", trained_on
 
-    def _unmeasured(
+    def _find_unmeasured(
         self, engine: Engine, split: str, results: Mapping[str, float]
     ) -> Iterator[str]:
         """Yield parts of metrics that an earlier evaluation measured and this one did not.
@@ -293,7 +293,7 @@ def evaluate(
         after=after,
     )
     process.eval()
-    with undisturbed(), _logging_to(logged, process):
+    with restore_generators(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks.is_distributed:
             check_mergeable(pipes.pipes, used, is_staged=ranks.is_staged)
@@ -376,7 +376,7 @@ class _Measures:
     def count(self, batch: Any) -> None:
         """Count the samples of a batch."""
         evaluation = self.evaluation
-        evaluation.batch, evaluation.size = batch, counted(batch, evaluation.split)
+        evaluation.batch, evaluation.size = batch, count_samples(batch, evaluation.split)
         evaluation.samples += evaluation.size
 
     def add(self, output: Any) -> None:
@@ -464,7 +464,7 @@ def metrics_of(process: Process, others: Mapping[str, Any]) -> dict[str, Metric]
     return metrics
 
 
-def counted(batch: Any, split: str) -> int:
+def count_samples(batch: Any, split: str) -> int:
     """Return the samples of a batch; InputError where nobody knows."""
     count = size_of(batch)
     if not count:

@@ -50,7 +50,9 @@ class Pipelines:
     def handlers(self) -> list[Handler]:
         """One for each pipeline with items."""
         return [
-            Handler(event=event, fn=partial(run, items, event), name=f"Pipelines.{_named(items)}")
+            Handler(
+                event=event, fn=partial(run, items, event), name=f"Pipelines.{_join_names(items)}"
+            )
             for event, items in self.items.items()
             if items
         ]
@@ -77,7 +79,7 @@ def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:
     return kwargs
 
 
-def _named(items: Sequence[Item]) -> str:
+def _join_names(items: Sequence[Item]) -> str:
     return "+".join(map(_name, items))
 
 

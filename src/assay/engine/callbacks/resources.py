@@ -94,7 +94,7 @@ class Throughput:
         if self.flops:
             engine.bus.add(Handler(event=Event.STEP_BEGIN, fn=self.count, when=self, priority=1000))
             engine.bus.add(
-                Handler(event=Event.STEP_END, fn=self.counted, when=self, priority=-1000)
+                Handler(event=Event.STEP_END, fn=self.end_count, when=self, priority=-1000)
             )
             engine.bus.add(Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000))
         self._since = perf_counter()
@@ -120,7 +120,7 @@ class Throughput:
         self._samples = engine.state.samples
         self._counter.__enter__()  # type: ignore[no-untyped-call]
 
-    def counted(self, engine: Engine) -> None:
+    def end_count(self, engine: Engine) -> None:
         counter = self._counter
         self.leave()
         if counter is not None:
@@ -138,7 +138,7 @@ class Throughput:
 
         Called before any other listener hears of the epoch's end.
         """
-        self._inside = sum(self._spent(engine, name) for name in _OUTSIDE)
+        self._inside = sum(self._seconds_since(engine, name) for name in _OUTSIDE)
 
     def record(self, engine: Engine) -> None:
         state = engine.state
@@ -148,12 +148,12 @@ class Throughput:
         if not steps:
             return
         wall = max(now - self._since, 1e-9)
-        spent = {name: self._spent(engine, name) for name in (*_STEP, *_OUTSIDE)}
-        within = self._spent(engine, "trace.within")
-        after = self._spent(engine, "trace.after")
+        spent = {name: self._seconds_since(engine, name) for name in (*_STEP, *_OUTSIDE)}
+        within = self._seconds_since(engine, "trace.within")
+        after = self._seconds_since(engine, "trace.after")
         spent["trace"] = within + after
         spent["forward"] = max(0.0, spent["forward"] - within)
-        spent["logging"] = max(0.0, self._spent(engine, "telling") - self._inside - after)
+        spent["logging"] = max(0.0, self._seconds_since(engine, "telling") - self._inside - after)
         spent["other"] = max(0.0, wall - sum(spent.values()))
         values = {
             "speed/steps_per_s": steps / wall,
@@ -174,7 +174,7 @@ class Throughput:
         self._counts = (state.step, state.samples)
         self._before = dict(engine.seconds)
 
-    def _spent(self, engine: Engine, name: str) -> float:
+    def _seconds_since(self, engine: Engine, name: str) -> float:
         return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)
 
 

@@ -34,7 +34,7 @@ from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
-from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed
+from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed_name
 
 Mode = Literal["min", "max"]
 _LAST = 1000
@@ -101,9 +101,11 @@ class Save:
         out += self.code_state.handlers()
         return [handler for handler in out if handler is not None]
 
-    def unsaved(self, step: int) -> str:
+    def why_unsaved(self, step: int) -> str:
         """Return why the due final checkpoint of this step is missing; "" if it is not."""
-        if self.every == "never" or pointed(self.saver.folder, "final") == folder_of_step(step):
+        if self.every == "never" or pointed_name(self.saver.folder, "final") == folder_of_step(
+            step
+        ):
             return ""
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
@@ -249,7 +251,7 @@ class Save:
             self.wait()  # what was copied last is being written from where the next copy goes
             with _checkpoint_events(engine):
                 try:
-                    write = self._prepared(engine, kind, final=final)
+                    write = self._prepare(engine, kind, final=final)
                 except CheckpointError as error:
                     self._tell_failure(recorder, error, step, final=final)
                     return
@@ -259,7 +261,7 @@ class Save:
             if write is None and self._failed_step == step:
                 return  # it was said already
             self._failed_step = step
-            with self._reported(recorder, step, final=final):
+            with self._report_failure(recorder, step, final=final):
                 if write is not None:
                     manifest = write()
                     _tell_saved(recorder, manifest, seconds=perf_counter() - begun, is_best=is_best)
@@ -279,7 +281,7 @@ class Save:
         else:
             job()
 
-    def _prepared(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
+    def _prepare(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
         """Encode the state of the engine now; return the function that writes it."""
         state = engine.state
         self._try_changed_model(engine)
@@ -289,7 +291,7 @@ class Save:
             if state.evaluated.get(name.partition("/")[0]) == state.step  # not of other weights
         }
         info["train/loss"] = state.loss
-        return self.saver.prepared(
+        return self.saver.prepare(
             capture(engine),
             Where(step=state.step, epoch=state.epoch, samples=state.samples),
             kind=kind,
@@ -312,7 +314,7 @@ class Save:
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
     @contextmanager
-    def _reported(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
+    def _report_failure(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
         """Tell what goes wrong inside; it ends nothing."""
         try:
             yield

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from assay.core.errors import CheckpointError
 from assay.engine.numerics.dtensor import chunk_offsets, is_dtensor, local_tensor
-from assay.engine.numerics.sparse import COMPRESSED, assembled, components, is_sparse
+from assay.engine.numerics.sparse import COMPRESSED, assemble_sparse, components, is_sparse
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -114,7 +114,7 @@ def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) 
     """Return `digest` of an encoded state; `contents` are the known digests of its tensors."""
     if contents is None:
         contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
-    canonical = _text(_unordered(encoded.tree, contents))
+    canonical = _text(_canonical(encoded.tree, contents))
     return blake2b(canonical.encode("ascii"), digest_size=16).hexdigest()
 
 
@@ -130,18 +130,18 @@ def hasher_of(tensor: Tensor) -> blake2b:
     return blake2b(head.encode(), digest_size=16)
 
 
-def _unordered(tree: Any, contents: Mapping[str, str]) -> Any:
+def _canonical(tree: Any, contents: Mapping[str, str]) -> Any:
     """Return the tree with digests instead of tensor names, and pairs in a canonical order."""
     if isinstance(tree, list):
-        return [_unordered(item, contents) for item in tree]
+        return [_canonical(item, contents) for item in tree]
     if not isinstance(tree, dict):
         return tree
     if _MARK not in tree:
-        return {key: _unordered(item, contents) for key, item in tree.items()}
+        return {key: _canonical(item, contents) for key, item in tree.items()}
     tag, *parts = tree[_MARK]
     if tag in ("tensor", "array"):
         return {_MARK: [tag, contents[parts[0]], *parts[1:]]}
-    parts = _unordered(parts, contents)
+    parts = _canonical(parts, contents)
     if tag in _PAIRED:
         parts = sorted(parts, key=_text)
     return {_MARK: [tag, *parts]}
@@ -203,7 +203,7 @@ class _Encoder:
             return {key: self.value(item, f"{path}.{key}") for key, item in value.items()}
         return {_MARK: ["dict", *self.pairs(value, path)]}
 
-    def ordered(self, value: OrderedDict[Any, Any], path: str) -> Any:
+    def ordered_mapping(self, value: OrderedDict[Any, Any], path: str) -> Any:
         metadata = getattr(value, "_metadata", None)
         if metadata is None:
             return {_MARK: ["odict", *self.pairs(value, path)]}
@@ -227,7 +227,7 @@ class _Encoder:
 
     def tensor(self, value: Tensor, path: str) -> Any:
         if is_dtensor(value):
-            return self.divided(value, path)
+            return self.part_of_tensor(value, path)
         if type(value) not in (Tensor, torch.nn.Parameter, torch.nn.Buffer):
             raise CheckpointError(
                 f"A checkpoint cannot keep a {type(value).__name__} yet.",
@@ -249,15 +249,15 @@ class _Encoder:
 
     def dense(self, value: Tensor, path: str) -> Any:
         if value.is_complex():
-            name = self.named(torch.view_as_real(value), path)
+            name = self.tensor_name(torch.view_as_real(value), path)
             return {_MARK: ["tensor", name, "complex"]}
         if value.dtype in FILE_DTYPES:
-            return {_MARK: ["tensor", self.named(value, path)]}
+            return {_MARK: ["tensor", self.tensor_name(value, path)]}
         if value.dtype.itemsize != 1:
             raise CheckpointError(
                 f"A checkpoint cannot keep a tensor of {value.dtype}.", where=self.where(path)
             )
-        name = self.named(value.contiguous().view(torch.uint8), path)
+        name = self.tensor_name(value.contiguous().view(torch.uint8), path)
         dtype = str(value.dtype).removeprefix("torch.")
         return {_MARK: ["tensor", name, dtype]}
 
@@ -269,7 +269,7 @@ class _Encoder:
         is_coalesced = value.is_sparse and value.is_coalesced()
         return {_MARK: ["sparse", layout, list(value.shape), is_coalesced, *parts]}
 
-    def divided(self, value: Tensor, path: str) -> Any:
+    def part_of_tensor(self, value: Tensor, path: str) -> Any:
         encoded = self.tensor(local_tensor(value), path)
         _, name, *form = encoded[_MARK]
         if form:
@@ -278,7 +278,7 @@ class _Encoder:
         self.boxes[name] = Box(tuple(value.shape), chunk_offsets(value))
         return encoded
 
-    def named(self, value: Tensor, path: str) -> str:
+    def tensor_name(self, value: Tensor, path: str) -> str:
         """The name under which a tensor is kept, once for all that are the same piece of memory."""
         storage = value.untyped_storage()
         place = (
@@ -337,7 +337,7 @@ _ENCODERS: dict[type, Callable[[_Encoder, Any, str], Any]] = {
     frozenset: lambda e, v, p: {_MARK: ["frozenset", *e.members(v, p)]},
     bytes: lambda e, v, p: {_MARK: ["bytes", base64.b64encode(v).decode("ascii")]},
     complex: lambda e, v, p: {_MARK: ["complex", repr(v.real), repr(v.imag)]},
-    OrderedDict: _Encoder.ordered,
+    OrderedDict: _Encoder.ordered_mapping,
     Counter: lambda e, v, p: {_MARK: ["counter", *e.pairs(v, p)]},
     deque: lambda e, v, p: {_MARK: ["deque", v.maxlen, *e.items(v, p)]},
     torch.dtype: lambda e, v, p: {_MARK: ["dtype", str(v).removeprefix("torch.")]},
@@ -394,7 +394,7 @@ def _sparse(parts: list[Any], decode: Callable[[Any], Any]) -> Tensor:
     if layout is None:
         raise CheckpointError(f"There is no sparse layout {name!r}.")
     decoded = [decode(tensor) for tensor in tensors]
-    return assembled(layout, torch.Size(shape), decoded, is_coalesced=is_coalesced is True)
+    return assemble_sparse(layout, torch.Size(shape), decoded, is_coalesced=is_coalesced is True)
 
 
 def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any, Any]:

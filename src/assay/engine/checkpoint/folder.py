@@ -238,7 +238,7 @@ def _load_part(folder: Path, part: CheckpointPart) -> Any:
     try:
         tree = json.loads(read_bytes(folder / part.tree, _MOST_TREE_BYTES))
         read = {name: read_tensors(folder / name) for name in part.files}
-        in_pieces = {tensor.name: assembled(tensor, read) for tensor in part.sharded}
+        in_pieces = {tensor.name: assemble_pieces(tensor, read) for tensor in part.sharded}
         tensors = {
             name: tensor for each in read.values() for name, tensor in each.items()
         } | in_pieces
@@ -287,7 +287,7 @@ Piece = tuple[tuple[int, ...], str]
 """Where a piece begins, and the digest of what it holds."""
 
 
-def assembled(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+def assemble_pieces(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
     """Return a tensor made of its pieces; CheckpointError for a piece of another shape."""
     pieces: dict[tuple[str, str], Tensor] = {}
     for shard in tensor.shards:

@@ -88,7 +88,7 @@ def plain_info(info: Mapping[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-def copied(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
+def copy_into(parts: Mapping[str, Encoded], staging: Staging) -> dict[str, Encoded]:
     """Return the parts with copies of their tensors, which lie in `staging`."""
     originals: dict[str, torch.Tensor] = {}
     for part, each in parts.items():

@@ -20,7 +20,7 @@ from assay.engine.checkpoint.folder import Contents, Where, load, sync_folder
 from assay.engine.checkpoint.given_state import (
     WHOLE,
     check_names,
-    copied,
+    copy_into,
     name_from,
     on_host,
     parts_of,
@@ -161,11 +161,11 @@ class Saver:
         "final" means this one. Raises CheckpointError when a value cannot be kept or the disk
         refuses; nothing half-made stays.
         """
-        return self.prepared(
+        return self.prepare(
             parts, where, kind=kind, info=info, name=name, existing=existing, final=final
         )()
 
-    def prepared(
+    def prepare(
         self,
         parts: Mapping[str, Any],
         where: Where,
@@ -193,7 +193,7 @@ class Saver:
                 raise
             return partial(refuse_together, self.writers, str(error))
         contents = Contents(
-            parts=copied(encoded, staging) if staging is not None else on_host(encoded),
+            parts=copy_into(encoded, staging) if staging is not None else on_host(encoded),
             where=where,
             kind=kind,
             name=name,
@@ -236,7 +236,7 @@ class Saver:
                 each.path.rename(place)
                 moved.append(place.name)
         for pointer in manifests.POINTERS:
-            name = manifests.pointed(self.folder, pointer)
+            name = manifests.pointed_name(self.folder, pointer)
             if name and not (self.folder / name).is_dir():
                 (self.folder / f"{pointer}.json").unlink(missing_ok=True)
         return moved
@@ -245,7 +245,7 @@ class Saver:
 
     def best(self) -> str | None:
         """Return the name of the best checkpoint, or None."""
-        return manifests.pointed(self.folder, "best") or None
+        return manifests.pointed_name(self.folder, "best") or None
 
     def complete(self) -> tuple[list[Manifest], list[Skipped]]:
         """Return the complete checkpoints, oldest first, and the unusable folders."""
@@ -264,7 +264,7 @@ class Saver:
 
         CheckpointError lists what there is.
         """
-        return self._found(name)[1]
+        return self._find(name)[1]
 
     def load(
         self,
@@ -280,7 +280,7 @@ class Saver:
         `_load_state_dict` if they have one, else by `load_state_dict`. `verify` compares every file
         with its digest first. Raises CheckpointError naming the damaged file.
         """
-        loaded = load(self._found(name)[0], parts=parts, verify=verify)
+        loaded = load(self._find(name)[0], parts=parts, verify=verify)
         for part, owner in (into or {}).items():
             if part not in loaded:
                 fix = f"It has: {', '.join(loaded)}."
@@ -316,14 +316,14 @@ class Saver:
             if each.manifest is not None and each.manifest.kind in kinds
         ]
 
-    def _found(self, name: Name) -> tuple[Path, Manifest]:
+    def _find(self, name: Name) -> tuple[Path, Manifest]:
         if isinstance(name, Checkpoint | Manifest):
             name = name.name
         path = _path_of(name)
         if path is not None:
             return path, manifests.read(path)
         text = str(name)
-        found = manifests.named(self._complete(), text, self.folder)
+        found = manifests.find_named(self._complete(), text, self.folder)
         if found is None or found.manifest is None:
             raise self._not_found(text)
         return found.path, found.manifest
@@ -483,7 +483,7 @@ class Saver:
 
     def _rotate(self, spare: str = "") -> None:
         """Delete checkpoints beyond `keep`; `spare` was just written, and may become the best."""
-        final = manifests.pointed(self.folder, "final")
+        final = manifests.pointed_name(self.folder, "final")
         best = self.best() or ""
         found = [each.manifest for each in self._complete() if each.manifest is not None]
         counted = [each.name for each in found if each.kind == "checkpoint" and each.name != final]

@@ -17,7 +17,7 @@ from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimi
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import is_dtensor
-from assay.engine.numerics.seed import seed_all, undisturbed
+from assay.engine.numerics.seed import restore_generators, seed_all
 
 _MOST_NUMEL = 1 << 22
 """Numbers of a model whose second one has memory; that of a larger one is on `meta`."""
@@ -138,7 +138,7 @@ def try_optimizer_state(optimizer: Any, where: str) -> None:
     ):
         return
     steps = _STEPS if numel > _MANY_STEPS_NUMEL else _MANY_STEPS
-    with undisturbed():
+    with restore_generators():
         try:
             first, fresh = _copy(optimizer), _copy(optimizer)
             for step in range(steps):

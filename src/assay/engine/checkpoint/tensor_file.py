@@ -110,12 +110,14 @@ class Staging:
 
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies by the same names, contiguous and in host memory."""
-        self._buffers = {name: self._copied(name, tensor) for name, tensor in tensors.items()}
+        self._buffers = {
+            name: self._copy_into_buffer(name, tensor) for name, tensor in tensors.items()
+        }
         for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
             torch.cuda.current_stream(device).synchronize()
         return dict(self._buffers)
 
-    def _copied(self, name: str, tensor: Tensor) -> Tensor:
+    def _copy_into_buffer(self, name: str, tensor: Tensor) -> Tensor:
         buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty(

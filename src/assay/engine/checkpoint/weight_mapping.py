@@ -137,7 +137,7 @@ def _rule(pattern: str, value: Any, where: str) -> WeightRule:
     )
 
 
-def mapped_weights(state: Mapping[str, Any], rules: list[WeightRule]) -> dict[str, Any]:
+def map_weights(state: Mapping[str, Any], rules: list[WeightRule]) -> dict[str, Any]:
     """Return weights by their names here; a name that no rule matches stays as it is.
 
     The first rule that matches counts. InputError when two weights get one name, for a rule that
@@ -147,10 +147,10 @@ def mapped_weights(state: Mapping[str, Any], rules: list[WeightRule]) -> dict[st
     came_from: dict[str, str] = {}
     used: set[str] = set()
     for name, value in state.items():
-        rule, new = _renamed_by(rules, name)
+        rule, new = _rename_by(rules, name)
         if rule is not None:
             used.add(rule.pattern)
-            value = value if not new else _reshaped(value, rule, name)
+            value = value if not new else _reshape(value, rule, name)
         if not new:
             continue
         if new in found:
@@ -164,7 +164,7 @@ def mapped_weights(state: Mapping[str, Any], rules: list[WeightRule]) -> dict[st
     return found
 
 
-def _renamed_by(rules: list[WeightRule], name: str) -> tuple[WeightRule | None, str]:
+def _rename_by(rules: list[WeightRule], name: str) -> tuple[WeightRule | None, str]:
     """Return the rule for a weight and its name here."""
     for rule in rules:
         match = re.fullmatch(rule.pattern, name)
@@ -176,7 +176,7 @@ def _renamed_by(rules: list[WeightRule], name: str) -> tuple[WeightRule | None, 
     return None, name
 
 
-def _reshaped(value: Tensor, rule: WeightRule, name: str) -> Tensor:
+def _reshape(value: Tensor, rule: WeightRule, name: str) -> Tensor:
     try:
         array = value if rule.shape is None else value.reshape(rule.shape)
         return array.transpose(-1, -2).contiguous() if rule.transpose else array

@@ -26,7 +26,7 @@ from assay.engine.checkpoint.tensor_file import (
 )
 from assay.engine.checkpoint.weight_mapping import (
     ENDINGS,
-    mapped_weights,
+    map_weights,
     read_arrays,
     weight_rules,
 )
@@ -289,8 +289,8 @@ def fit_weights(
 ) -> Report:
     """As `load_weights`, from weights that are in memory; `resizes` as for `load_model_state`."""
     if mapping is not None:
-        state = mapped_weights(state, weight_rules(mapping))
-    named = _renamed(state, model, rename or {})
+        state = map_weights(state, weight_rules(mapping))
+    named = _rename(state, model, rename or {})
     return load_model_state(model, named, strict=strict, resizes=resizes)
 
 
@@ -359,10 +359,10 @@ def read_foreign(
             "can run code."
         )
         raise InputError(what, where=str(place), fix=fix)
-    return _unpickled(place)
+    return _unpickle(place)
 
 
-def _unpickled(path: Path) -> Mapping[str, Any]:
+def _unpickle(path: Path) -> Mapping[str, Any]:
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < _SAFE_UNPICKLING:
         what = f"torch {torch.__version__} cannot read a pickle safely."
@@ -403,7 +403,7 @@ def _weights_in(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Mappi
     raise CheckpointError("The checkpoint holds no weights.", where=str(path), fix=fix)
 
 
-def _renamed(
+def _rename(
     state: Mapping[str, Any], model: nn.Module, rules: Mapping[str, str]
 ) -> Mapping[str, Any]:
     renames = {**rules, **_unwrapping(state, model)}

@@ -81,7 +81,7 @@ def gives_samples(data: object) -> bool:
     return loader_inside(data) is None
 
 
-def batched(
+def batch_stream(
     dataset: IterableDataset[Any],
     *,
     batch_size: int,

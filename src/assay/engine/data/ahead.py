@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.engine.data.batches import pinned
+from assay.engine.data.batches import pin
 from assay.engine.data.source import Window
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 
 
 def ahead(
@@ -37,16 +37,16 @@ def ahead(
         if window is not None:
             begun = perf_counter()
             waiting.append(
-                window._replace(batches=[_sent(batch, device, stream) for batch in window.batches])
+                window._replace(batches=[_send(batch, device, stream) for batch in window.batches])
             )
             took(perf_counter() - begun)
         if not waiting:
             return
         if window is None or waiting[1:]:
-            yield _arrived(waiting.pop(0), device, stream)
+            yield _await_copy(waiting.pop(0), device, stream)
 
 
-def _sent(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) -> Any:
+def _send(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) -> Any:
     def send(tensor: Tensor) -> Tensor:
         if stream is None:
             return tensor.to(device, non_blocking=True)
@@ -58,10 +58,10 @@ def _sent(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) ->
             )
             return source.to(device, non_blocking=True)
 
-    return mapped(batch, send)
+    return map_values(batch, send)
 
 
-def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
+def _await_copy(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
     """Make the computation stream wait for the copy, and keep the memory until it is done."""
     if stream is not None:
         current = torch.cuda.current_stream(device)
@@ -72,7 +72,7 @@ def _arrived(window: Window, device: torch.device, stream: torch.cuda.Stream | N
             return tensor
 
         for batch in window.batches:
-            mapped(batch, keep)
+            map_values(batch, keep)
     return window
 
 
@@ -92,17 +92,17 @@ def pinned_ahead(batches: Iterator[Any]) -> Generator[Any]:
             except Full:
                 continue
 
-    def pin() -> None:
+    def work() -> None:
         try:
             for batch in batches:
-                put(pinned(batch), None)
+                put(pin(batch), None)
                 if stopped.is_set():
                     return
             put(None, StopIteration())
         except BaseException as error:  # raised where the batch is wanted
             put(None, error)
 
-    thread = threading.Thread(target=pin, name="assay-pin", daemon=True)
+    thread = threading.Thread(target=work, name="assay-pin", daemon=True)
     thread.start()
     try:
         while True:

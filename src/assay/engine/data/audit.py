@@ -19,7 +19,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
 from assay.engine.data.source import Source
 from assay.engine.data.workers import Task, Workers
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 
 T = TypeVar("T")
 
@@ -100,8 +100,8 @@ def _of_loader(loader: Loader) -> Audit:
     (resumed,) = _passes(loader, workers, late)
     counted = f"data.{split} is not the same with {workers} and {others} workers"
     differs = f"data.{split} is not the same from its middle on"
-    problems = _compared(whole.at, again.at, counted)
-    problems += _compared(second.at, resumed.at, differs)
+    problems = _compare_passes(whole.at, again.at, counted)
+    problems += _compare_passes(second.at, resumed.at, differs)
     if exactness.startswith("not exact") and not problems:
         problems.append(f"data.{split} is {exactness}")
     index_at = {position: index for position, (index, _) in whole.at.items()}
@@ -156,7 +156,7 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
     given: dict[int, list[int]] = {}
     for rank in range(RANKS):
         try:
-            share = loader.changed(rank=rank, ranks=RANKS, workers=0)
+            share = loader.with_options(rank=rank, ranks=RANKS, workers=0)
         except InputError:
             return f"{RANKS} cannot share a batch of {loader.batch_size}", []
         for _, position, indices in share.own_tasks(0):
@@ -189,7 +189,7 @@ def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -
         _, second = _call_apart(lambda: load((0, 0), (epoch, middle)), num_workers)
         (resumed,) = _call_apart(lambda: load((epoch, middle)), num_workers)
         differs = f"data.{split} is not the same when it is gone through again"
-        problems += _compared(second.seen.at, resumed.seen.at, differs)
+        problems += _compare_passes(second.seen.at, resumed.seen.at, differs)
         if not problems and not facts[0][1].startswith("not exact"):
             facts.append(("resume", f"from batch {middle * accumulate} on it is the same"))
     facts += _shapes(whole.seen)
@@ -274,7 +274,7 @@ class _Describe:
 
 def _passes(loader: Loader, workers: int, *passes: Sequence[Task]) -> list[_Seen]:
     """Return the contents of passes that follow each other, in OS processes that loaded nothing."""
-    return _call_apart(lambda: _described(loader, workers, passes), workers)
+    return _call_apart(lambda: _describe_passes(loader, workers, passes), workers)
 
 
 def _call_apart(function: Callable[[], T], workers: int) -> T:
@@ -288,7 +288,7 @@ def _call_apart(function: Callable[[], T], workers: int) -> T:
     return value
 
 
-def _described(loader: Loader, workers: int, passes: Iterable[Sequence[Task]]) -> list[_Seen]:
+def _describe_passes(loader: Loader, workers: int, passes: Iterable[Sequence[Task]]) -> list[_Seen]:
     numbered = _NumberedBatches if hasattr(loader.dataset, "__getitems__") else _Numbered
     fetch = Fetch(
         numbered(loader.dataset),
@@ -300,7 +300,7 @@ def _described(loader: Loader, workers: int, passes: Iterable[Sequence[Task]]) -
     pool = Workers(fetch, workers) if workers else None
     try:
         return [
-            _seen(
+            _join_descriptions(
                 (position for _, position, _ in tasks),
                 (fetch(*task) for task in tasks) if pool is None else pool.run(tasks),
             )
@@ -311,7 +311,7 @@ def _described(loader: Loader, workers: int, passes: Iterable[Sequence[Task]]) -
             pool.close()
 
 
-def _seen(positions: Iterable[int], described: Iterable[Any]) -> _Seen:
+def _join_descriptions(positions: Iterable[int], described: Iterable[Any]) -> _Seen:
     """Return what the descriptions of batches say together."""
     whole = _Seen()
     for position, (samples, part) in zip(positions, described, strict=True):
@@ -343,7 +343,7 @@ def _add(seen: _Seen, at: dict[int, tuple[Any, int]], batch: Any, where: Any) ->
 # ------------------------------------------------------------------------------------ what it means
 
 
-def _compared(one: Mapping[int, Any], other: Mapping[int, Any], problem: str) -> list[str]:
+def _compare_passes(one: Mapping[int, Any], other: Mapping[int, Any], problem: str) -> list[str]:
     for position in sorted(one.keys() | other.keys()):
         if one.get(position) != other.get(position):
             index = (one.get(position) or other[position])[0]
@@ -441,14 +441,14 @@ def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -
     found = []
     for count in workers or (data.workers,):
         for pinned in (False, True) if torch.cuda.is_available() else (None,):
-            loader = data.changed(workers=count, pin_memory=bool(pinned))
+            loader = data.with_options(workers=count, pin_memory=bool(pinned))
             try:
                 first, rate = speed((window for window in loader.windows(0, 0)), seconds=seconds)
             finally:
                 loader.close()
             size = _size(
                 batch
-                for window in data.changed(workers=0).windows(0, 0)
+                for window in data.with_options(workers=0).windows(0, 0)
                 for batch in window.batches
             )
             found.append(
@@ -471,5 +471,5 @@ def _size(batches: Iterable[Any]) -> int:
         total += tensor.nbytes
         return tensor
 
-    mapped(next(iter(batches), None), add)
+    map_values(next(iter(batches), None), add)
     return total

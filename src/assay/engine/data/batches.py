@@ -12,7 +12,13 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from assay.core.errors import InputError
-from assay.engine.numerics.structures import fields_of, mapped, parts_of, tensors_in, with_fields
+from assay.engine.numerics.structures import (
+    fields_of,
+    map_values,
+    parts_of,
+    tensors_in,
+    with_fields,
+)
 
 
 def size_of(batch: Any) -> int:
@@ -49,14 +55,14 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch with every tensor on `device`; an object with a method `to` moves itself."""
     if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):
         return move(device)
-    return mapped(
+    return map_values(
         batch, lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
     )
 
 
-def pinned(batch: Any) -> Any:
+def pin(batch: Any) -> Any:
     """Return the batch in page-locked memory, which is copied to a GPU asynchronously."""
-    return mapped(batch, Tensor.pin_memory)
+    return map_values(batch, Tensor.pin_memory)
 
 
 def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:

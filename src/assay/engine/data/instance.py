@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from assay.core.errors import InputError, choose, did_you_mean
 from assay.engine.data.batches import size_of
-from assay.engine.numerics.structures import fields_of, mapped
+from assay.engine.numerics.structures import fields_of, map_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Instance:
                 _check_placed_alike(name, first, sample, place)
         return cls._of(
             {
-                name: _stacked([sample._fields[name] for sample in samples])
+                name: _stack_values([sample._fields[name] for sample in samples])
                 for name in first._fields
             },
             first._placements,
@@ -112,7 +112,7 @@ class Instance:
             place = self.placement(name)
             if any(place.is_on(stage, count) for stage in own):
                 return value
-            return mapped(value, lambda tensor: torch.empty_like(tensor, device="meta"))
+            return map_values(value, lambda tensor: torch.empty_like(tensor, device="meta"))
 
         return self._of(
             {name: at(name, value) for name, value in self._fields.items()}, self._placements
@@ -130,14 +130,14 @@ class Instance:
 
     def to(self, device: torch.device | str) -> Instance:
         """Return the instance with every tensor on `device`."""
-        return self.mapped(
+        return self.map_values(
             lambda tensor: tensor if tensor.is_meta else tensor.to(device, non_blocking=True)
         )
 
-    def mapped(self, function: Callable[[Any], Any], kind: type = Tensor) -> Instance:
+    def map_values(self, function: Callable[[Any], Any], kind: type = Tensor) -> Instance:
         """Return the instance with `function` applied to every tensor, or value of a kind."""
         return self._of(
-            {name: mapped(value, function, kind) for name, value in self._fields.items()},
+            {name: map_values(value, function, kind) for name, value in self._fields.items()},
             self._placements,
         )
 
@@ -199,7 +199,7 @@ def _check_placed_alike(name: str, first: Instance, sample: Instance, place: int
         )
 
 
-def _stacked(values: list[Any]) -> Any:
+def _stack_values(values: list[Any]) -> Any:
     return torch.stack(values) if isinstance(values[0], Tensor) else default_collate(values)
 
 

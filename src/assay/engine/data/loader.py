@@ -19,7 +19,7 @@ from assay.core.schema import LOADER_CLASHES
 from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import collate as collate_samples
-from assay.engine.data.batches import digest, pinned
+from assay.engine.data.batches import digest, pin
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.plan import Order, Plan, blocks, samples_in
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
@@ -292,17 +292,17 @@ class Loader:
         )
         least = size if self.drop_last else 1
         full = (part for part in parts if len(part[1]) >= least)
-        yield from self._loaded(
+        yield from self._load_batches(
             (self.epoch, *part) for part in islice(full, self.rank, None, self.ranks)
         )
 
-    def changed(self, **options: Any) -> Loader:
+    def with_options(self, **options: Any) -> Loader:
         """Return another loader of the same data with these options changed."""
         return Loader(self.dataset, **(self._options | options))
 
-    def seeded(self, seed: int) -> Loader:
+    def with_seed(self, seed: int) -> Loader:
         """Return another loader of the same data, under a seed."""
-        return self.changed(seed=seed)
+        return self.with_options(seed=seed)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -317,7 +317,7 @@ class Loader:
                 begun.append(cut)
                 yield from ((epoch, *part) for part in self._own(cut))
 
-        batches = self._loaded(tasks())
+        batches = self._load_batches(tasks())
         for first in batches:
             while not self._own(begun[0]):
                 yield self._window(begun.popleft(), ())
@@ -364,10 +364,10 @@ class Loader:
                 return
             yield [(position + i, indices[i : i + micro]) for i in range(0, len(indices), micro)]
 
-    def _loaded(self, tasks: Iterable[Task]) -> Iterator[Any]:
+    def _load_batches(self, tasks: Iterable[Task]) -> Iterator[Any]:
         if self._pool is None:
             batches: Iterator[Any] = (self._load(*task) for task in tasks)
-            yield from self._told_of(map(pinned, batches) if self.pin_memory else batches)
+            yield from self._told_of(map(pin, batches) if self.pin_memory else batches)
             return
         # Somebody may iterate twice at once: who comes second gets processes of its own.
         pool = self._new_pool() if self._pool.is_busy else self._pool

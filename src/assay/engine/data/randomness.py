@@ -20,7 +20,7 @@ import torch
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import refuse_none
-from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, undisturbed
+from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, restore_generators
 from assay.engine.numerics.structures import parts_of
 
 Randomness = Literal["sample", "batch", "none"]
@@ -87,11 +87,11 @@ class Fetch:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed and not self._own:
             return self._fetch(indices)
-        with nullcontext() if self.alone else undisturbed(keyed=self.randomness != "none"):
+        with nullcontext() if self.alone else restore_generators(keyed=self.randomness != "none"):
             if self.randomness != "sample":
                 self._seed(epoch, position)
                 return self._fetch(indices)
-            return self._collated(self._keyed_items(epoch, position, indices), indices)
+            return self._collate(self._keyed_items(epoch, position, indices), indices)
 
     def tell(self, epoch: int) -> bool:
         """Tell the data of the epoch; return whether anything in it wants to know."""
@@ -132,9 +132,9 @@ class Fetch:
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         samples = self._items(indices)
-        return self._collated(samples, indices) if isinstance(samples, list) else samples
+        return self._collate(samples, indices) if isinstance(samples, list) else samples
 
-    def _collated(self, samples: list[Any], indices: Sequence[int]) -> Any:
+    def _collate(self, samples: list[Any], indices: Sequence[int]) -> Any:
         try:
             return self.collate(samples)
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -168,7 +168,7 @@ class Fetch:
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
         """Load the first sample twice and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
-        with undisturbed():
+        with restore_generators():
             if not self._is_same_twice(epoch, position, first):
                 self._own = [generator for generator, _ in generators_in(self.dataset)]
                 if not self._own or not self._is_same_twice(epoch, position, first):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.data.plan import Order, Plan
 from assay.engine.data.randomness import epoch_followers, set_epoch
-from assay.engine.numerics.seed import ORDER, key, seed_all, undisturbed
+from assay.engine.numerics.seed import ORDER, key, restore_generators, seed_all
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -121,11 +121,11 @@ class Subset:
         self.shuffle = shuffle
 
     def order(self, dataset: Any, *, seed: int, batch_size: int) -> Order:
-        chosen = self._chosen(len(dataset))
+        chosen = self._choose_indices(len(dataset))
         plan = Plan(len(chosen), seed=seed, shuffle=self.shuffle)
         return _Chosen(chosen, plan)
 
-    def _chosen(self, n: int) -> Ints:
+    def _choose_indices(self, n: int) -> Ints:
         """Return the indices of the part; InputError for one that is not among the `n` samples."""
         if self.indices is None:
             start = _place(self.start, n)
@@ -150,11 +150,11 @@ def _place(where: float, n: int) -> int:
 class _Chosen:
     def __init__(self, chosen: Ints, plan: Plan) -> None:
         self.n = len(chosen)
-        self._chosen = chosen
+        self._choose_indices = chosen
         self._plan = plan
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
-        return self._chosen[self._plan.indices(epoch, start, count)]
+        return self._choose_indices[self._plan.indices(epoch, start, count)]
 
 
 class _ByWeight:
@@ -182,11 +182,11 @@ class _Epochwise:
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         if epoch != self._epoch:
-            self._indices = self._drawn(epoch)
+            self._indices = self._draw_indices(epoch)
             self._epoch = epoch
         return self._indices[start : start + count]
 
-    def _drawn(self, epoch: int) -> Ints:
+    def _draw_indices(self, epoch: int) -> Ints:
         raise NotImplementedError
 
 
@@ -197,7 +197,7 @@ class _WithoutReplacement(_Epochwise):
         self._weights = weights
         self._seed = seed
 
-    def _drawn(self, epoch: int) -> Ints:
+    def _draw_indices(self, epoch: int) -> Ints:
         counters = np.arange(len(self._weights), dtype=np.uint64)
         drawn = uniform(key(self._seed, ORDER, epoch, 2), counters)
         with np.errstate(divide="ignore"):
@@ -248,7 +248,7 @@ class _ByClass:
         """Return the sample that a class gives in each round: all of its samples, then all anew."""
         members = self._members[number]
         count = len(members)
-        seed = _signed(key(self._seed, ORDER, 4, number))
+        seed = _as_signed(key(self._seed, ORDER, 4, number))
         plan = Plan(count, seed=seed, shuffle=True)
         cycles, places = np.divmod(rounds, count)
         found = np.empty(len(rounds), dtype=np.int64)
@@ -330,16 +330,16 @@ class Listed(_Epochwise):
             yield begin, indices[begin:end]
             begin = end
 
-    def _drawn(self, epoch: int) -> Ints:
-        listed = self._listed(epoch)
+    def _draw_indices(self, epoch: int) -> Ints:
+        listed = self._list_indices(epoch)
         if not self._in_batches:
             return np.asarray([int(index) for index in listed], dtype=np.int64)
         self._ends = np.cumsum([len(batch) for batch in listed], dtype=np.int64)
         return np.asarray([int(index) for batch in listed for index in batch], dtype=np.int64)
 
-    def _listed(self, epoch: int) -> list[Any]:
-        first = self._asked(epoch)
-        if not self._is_checked and self._asked(epoch) != first:
+    def _list_indices(self, epoch: int) -> list[Any]:
+        first = self._ask_sampler(epoch)
+        if not self._is_checked and self._ask_sampler(epoch) != first:
             raise InputError(
                 f"{self._name}: {type(self._sampler).__name__} gives another order each time it is "
                 "asked, so a run"
@@ -352,7 +352,7 @@ class Listed(_Epochwise):
         self._is_checked = True
         return first
 
-    def _asked(self, epoch: int) -> list[Any]:
+    def _ask_sampler(self, epoch: int) -> list[Any]:
         value = key(self._seed, ORDER, epoch, 6)
         if self._followers is None:
             self._followers = epoch_followers(self._sampler)
@@ -362,7 +362,7 @@ class Listed(_Epochwise):
             generator = getattr(each, "generator", None)
             if callable(manual_seed := getattr(generator, "manual_seed", None)):
                 manual_seed(value)
-        with undisturbed(keyed=True):
+        with restore_generators(keyed=True):
             seed_all(value)
             return list(self._sampler)
 
@@ -424,5 +424,5 @@ def _values(what: str, given: Any, dataset: Any) -> npt.NDArray[Any]:
     return values
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value

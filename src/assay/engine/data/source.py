@@ -19,7 +19,7 @@ from assay.engine.data.batches import digest, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.randomness import epoch_followers, generators_in, key_generator, set_epoch
 from assay.engine.data.worker_shares import WorkerShare, share_out, why_unknown
-from assay.engine.numerics.seed import BATCH, key, seed_all, undisturbed
+from assay.engine.numerics.seed import BATCH, key, restore_generators, seed_all
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3
@@ -109,7 +109,7 @@ class Replayed:
         return self.steps_per_epoch
 
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
-        batches = self._begun(epoch, 0)
+        batches = self._begin(epoch, 0)
         return self._cut(islice(batches, start * self.accumulate, None))
 
     def exactness(self, epoch: int = 0) -> str:
@@ -118,7 +118,7 @@ class Replayed:
             begun = perf_counter()
             self._share_out()
             try:
-                self._exactness = self._tried(epoch)
+                self._exactness = self._try_exactness(epoch)
             except CopyError as error:
                 self._exactness = f"unknown: {error}"
             took = perf_counter() - begun
@@ -130,12 +130,12 @@ class Replayed:
                 )
         return self._exactness
 
-    def _tried(self, epoch: int) -> str:
+    def _try_exactness(self, epoch: int) -> str:
         if isinstance(self.batches, Iterator):
             return "not exact: an iterator can be gone through once only"
         if isinstance(self.batches, list | tuple):
             return REPLAYED
-        twin = Replayed(_copied(self.batches), seed=self.seed)
+        twin = Replayed(_copy_shallow(self.batches), seed=self.seed)
         fresh = partial(twin._digests, epoch)
         # A resumed run has loaded nothing before; one that was not interrupted has.
         first, again = call_in_copies(fresh, partial(twin._digests, epoch + 1, epoch))
@@ -152,7 +152,7 @@ class Replayed:
         """Load the first batches of epochs, one after another; return digests of the last one's."""
         digests: list[int] = []
         for epoch in epochs:
-            digests = [digest(batch) for batch in islice(self._begun(epoch, 0), TRIED)]
+            digests = [digest(batch) for batch in islice(self._begin(epoch, 0), TRIED)]
         return digests
 
     def _why(self, first: list[int], fresh: Callable[[], list[int]]) -> str:
@@ -166,7 +166,7 @@ class Replayed:
             return describe_memory(self.batches, fresh)
         return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
 
-    def _begun(self, epoch: int, done: int) -> Iterator[Any]:
+    def _begin(self, epoch: int, done: int) -> Iterator[Any]:
         """Begin an epoch: return its batches, of which the first is number `done`."""
         self._share_out()
         if epoch != self._told:
@@ -184,7 +184,7 @@ class Replayed:
             self._spent = True
         if isinstance(self.batches, list | tuple):
             return iter(self.batches)  # draws nothing
-        return self._keyed(epoch, done)
+        return self._iterate_keyed(epoch, done)
 
     def _share_out(self) -> None:
         """Let each of several workers give its share of the samples, when they are first needed.
@@ -208,15 +208,15 @@ class Replayed:
             own(epoch)  # of an object inside that it stands for
         set_epoch(self._followers, epoch, again=True)
 
-    def _keyed(self, epoch: int, done: int) -> Iterator[Any]:
+    def _iterate_keyed(self, epoch: int, done: int) -> Iterator[Any]:
         number = done
         self._key_own(epoch)
-        with undisturbed(keyed=True):
+        with restore_generators(keyed=True):
             # Some loaders draw as they begin: those of torch, for their workers.
             seed_all(key(self.seed, BATCH, epoch, -1))
             iterator = iter(self.batches)
         while True:
-            with undisturbed(keyed=True):
+            with restore_generators(keyed=True):
                 seed_all(key(self.seed, BATCH, epoch, number))
                 try:
                     batch = next(iterator)
@@ -249,7 +249,7 @@ class Replayed:
             yield Window(batches, sum(sizes), sizes)
 
 
-def _copied(batches: Any) -> Any:
+def _copy_shallow(batches: Any) -> Any:
     """Return a shallow copy, so that a trial changes no counter; else the original."""
     try:
         return copy(batches)
@@ -320,15 +320,15 @@ class StatefulData(Replayed):
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         loaded, self._loaded = self._loaded, None
         if not start or loaded is None or self.exactness(epoch) != STATEFUL:
-            return self._watched(super().windows(epoch, start))
+            return self._note_inside(super().windows(epoch, start))
         self.batches.load_state_dict(loaded)  # type: ignore[attr-defined]
-        return self._watched(self._cut(self._begun(epoch, start * self.accumulate)))
+        return self._note_inside(self._cut(self._begin(epoch, start * self.accumulate)))
 
-    def _tried(self, epoch: int) -> str:
+    def _try_exactness(self, epoch: int) -> str:
         goes_on = self._goes_on(epoch)
         if goes_on:
             return STATEFUL
-        found = super()._tried(epoch)
+        found = super()._try_exactness(epoch)
         return (
             f"{REPLAYED[:-1]}: its state_dict goes on otherwise)"
             if (found, goes_on) == (REPLAYED, False)
@@ -337,7 +337,7 @@ class StatefulData(Replayed):
 
     def _goes_on(self, epoch: int) -> bool | None:
         """Return True if a loaded state is followed by the expected batches; None if untestable."""
-        source = StatefulData(_copied(self.batches), seed=self.seed)
+        source = StatefulData(_copy_shallow(self.batches), seed=self.seed)
         ((whole, state),) = call_in_copies(partial(source._digest_unbroken, epoch))
         if not whole[1:]:
             return None
@@ -349,7 +349,7 @@ class StatefulData(Replayed):
         self._digests(epoch + 1)
         digests: list[int] = []
         states: list[Any] = []
-        for batch in islice(self._begun(epoch, 0), TRIED):
+        for batch in islice(self._begin(epoch, 0), TRIED):
             digests.append(digest(batch))
             if not states:
                 states.append(self.batches.state_dict())  # type: ignore[attr-defined]
@@ -358,9 +358,9 @@ class StatefulData(Replayed):
     def _digest_after(self, state: Any, epoch: int) -> list[int]:
         """Return digests of the batches that follow after the first, from its state on."""
         self.batches.load_state_dict(state)  # type: ignore[attr-defined]
-        return [digest(batch) for batch in islice(self._begun(epoch, 1), TRIED - 1)]
+        return [digest(batch) for batch in islice(self._begin(epoch, 1), TRIED - 1)]
 
-    def _watched(self, windows: Iterator[Window]) -> Iterator[Window]:
+    def _note_inside(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:
             self._inside = True
             yield window
@@ -385,12 +385,12 @@ class Seedable(Protocol):
     seed: int
     is_seeded: bool
 
-    def seeded(self, seed: int) -> Iterable[Any]:
+    def with_seed(self, seed: int) -> Iterable[Any]:
         """Return the same loader under a seed."""
         ...
 
 
-def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
+def settle_seed(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
     """Return (data, seed) of a run: the seed of the data or of the engine, whichever is given."""
     if not isinstance(data, Seedable):
         return data, seed or 0
@@ -398,4 +398,4 @@ def seeded(data: Iterable[Any], seed: int | None) -> tuple[Iterable[Any], int]:
         return data, data.seed if seed is None else seed
     if seed is None or seed == data.seed:  # then it stays the one that was given
         return data, data.seed
-    return data.seeded(seed), seed
+    return data.with_seed(seed), seed

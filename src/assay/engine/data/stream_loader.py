@@ -23,7 +23,7 @@ from assay.engine.data.batches import digest, refuse_none, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
 from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
-from assay.engine.numerics.seed import comparable_state, undisturbed
+from assay.engine.numerics.seed import comparable_state, restore_generators
 
 logger = logging.getLogger("assay")
 
@@ -91,12 +91,12 @@ class StreamLoader:
     def exactness(self, epoch: int = 0) -> str:
         if not self._exactness:
             try:
-                self._exactness = self._tried(epoch)
+                self._exactness = self._try_exactness(epoch)
             except CopyError as error:
                 self._exactness = f"unknown: {error}"
         return self._exactness
 
-    def _tried(self, epoch: int) -> str:
+    def _try_exactness(self, epoch: int) -> str:
         """Load the first batches, after another epoch, and from a position on; compare."""
         before = epoch + 1 if self.split == "train" else epoch
         fresh = partial(self._digests, epoch)
@@ -112,7 +112,7 @@ class StreamLoader:
         (rest,) = call_in_copies(partial(self._digests_after, position, epoch))
         if first[1:] != rest:
             return "not exact: other batches come after a position than came there before"
-        replayed = self.stream.replayed()
+        replayed = self.stream.replayed_stages()
         return f"exact (replayed: {', '.join(replayed)} skips items)" if replayed else _POSITION
 
     def _digests(self, *epochs: int) -> tuple[list[list[int]], dict[str, Any]]:
@@ -124,7 +124,7 @@ class StreamLoader:
         twin.accumulate = 1
         digests: list[list[int]] = []
         position: dict[str, Any] = {}
-        with undisturbed():
+        with restore_generators():
             for epoch in epochs:
                 digests = []
                 for window in islice(twin.windows(epoch, 0), TRIED):
@@ -138,7 +138,7 @@ class StreamLoader:
         twin = copy(self)
         twin.accumulate = 1
         twin.load_state_dict(position)
-        with undisturbed():
+        with restore_generators():
             windows = islice(twin.windows(epoch, 1), TRIED - 1)
             return [[digest(batch) for batch in window.batches] for window in windows]
 
@@ -160,7 +160,7 @@ class StreamLoader:
             raise TypeError(f"nobody knows the length of data.{self.split}")
         return steps
 
-    def seeded(self, seed: int) -> StreamLoader:
+    def with_seed(self, seed: int) -> StreamLoader:
         """Set the seed and return this loader."""
         self.seed, self.is_seeded = seed, True
         return self
@@ -241,7 +241,7 @@ class StreamLoader:
         with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
             while True:
                 try:
-                    batch = self._collated(self._next(cursor))
+                    batch = self._collate(self._next(cursor))
                 except StopIteration:
                     return
                 reached.positions[0] = cursor.position()
@@ -278,7 +278,7 @@ class StreamLoader:
         ways = [self._way(epoch, shard) for shard in range(self.workers)]
         shards = _Shards(self.stream, ways, at, self.collate, parent=main_pid())
         # Torch draws a seed for its workers, which nothing here uses.
-        with undisturbed(), warnings.catch_warnings():
+        with restore_generators(), warnings.catch_warnings():
             # Torch warns of more workers than cores, but workers that wait need none.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             loader = DataLoader(
@@ -286,7 +286,7 @@ class StreamLoader:
             )
             return iter(loader)
 
-    def _collated(self, item: Any) -> Any:
+    def _collate(self, item: Any) -> Any:
         return _batch_of(item, self.collate)
 
     def _next(self, cursor: Cursor) -> Any:

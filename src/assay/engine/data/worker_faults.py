@@ -63,7 +63,7 @@ class Patience:
             return self.timeout_s or None
         return FIRST_S if self.longest_s is None else max(END_S, END_TIMES * self.longest_s)
 
-    def known(self) -> str:
+    def describe_past(self) -> str:
         """Return what the limit was learned from, for the user; "" for one that was given."""
         if self.timeout_s is not None:
             return ""
@@ -116,7 +116,7 @@ def standing_still(
     who: str, pid: int, where: str, seconds: float, stack: Sequence[str], patience: Patience
 ) -> tuple[str, str]:
     """Return (sentence about a silent worker, its stack with one frame a line)."""
-    known = patience.known()
+    known = patience.describe_past()
     what = (
         f"{who} (pid {pid}) has been at {where} for {seconds:.3g} s{f'; {known}' if known else ''}."
     )
@@ -149,7 +149,7 @@ class WorkerDiedError(AssayError):
     """A process that loads data was ended by something else than its own code."""
 
 
-def died(error: BaseException) -> WorkerDiedError | None:
+def find_death(error: BaseException) -> WorkerDiedError | None:
     """Return the error to raise for a dead worker of torch's DataLoader, else None."""
     if isinstance(error, OSError | EOFError) and _is_of_loader(error):
         # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let
@@ -159,15 +159,15 @@ def died(error: BaseException) -> WorkerDiedError | None:
         except RuntimeError as heard:
             error = heard
         else:
-            return _died("", "")
+            return _death_error("", "")
     found = _DIED.search(str(error)) if isinstance(error, RuntimeError) else None
     if found is None:
         return None
     signal = _SIGNAL.search(f"{error} {error.__cause__} {error.__context__}")
-    return _died(found["pids"].strip(), signal["name"].strip() if signal else "")
+    return _death_error(found["pids"].strip(), signal["name"].strip() if signal else "")
 
 
-def _died(pids: str, signal: str) -> WorkerDiedError:
+def _death_error(pids: str, signal: str) -> WorkerDiedError:
     which = f" (pid {pids})" if pids else ""
     how = f" by a signal ({signal})" if signal else ""
     return WorkerDiedError(

@@ -221,7 +221,7 @@ class Workers:
         try:
             self._processes[number].connection.send(task)
         except OSError as error:
-            raise self._ended(number) from error
+            raise self._error_of_ended(number) from error
         self._owed[number].append(task)
 
     def _receive(self, number: int) -> Any:
@@ -232,7 +232,7 @@ class Workers:
         try:
             notes, seconds, batch, error = connection.recv()
         except (EOFError, OSError) as ended:
-            error = self._silent or self._ended(number)
+            error = self._silent or self._error_of_ended(number)
             self.close()
             raise error from ended
         finally:
@@ -311,7 +311,7 @@ class Workers:
             frames = stack_of(pid, stack)
         return standing_still(who, pid, where, seconds, frames, self.patience)
 
-    def _ended(self, number: int) -> WorkerError:
+    def _error_of_ended(self, number: int) -> WorkerError:
         process = self._processes[number].process
         process.join(1.0)
         code, pid = process.exitcode, process.pid

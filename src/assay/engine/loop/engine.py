@@ -1,11 +1,13 @@
-"""Training loop. It owns the order of things and nothing else: no config, no files, no ranks."""
+"""Engine: the training loop as users call it, and how a run begins and ends.
+
+The step itself is in `step`. An engine knows no config, no files and no ranks.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
@@ -15,39 +17,37 @@ from assay.core.errors import InputError
 from assay.core.events import ALWAYS, Event, Every, Handler
 from assay.core.facts import Warned
 from assay.core.ports import Bind, NullRecorder, Recorder
-from assay.core.signals import NO_SIGNALS, Signals, obeyed, stopping
+from assay.core.signals import NO_SIGNALS, Signals, exception_for, stopping
 from assay.core.stop import Stop
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.data.adopt import as_source
-from assay.engine.data.source import Window, seeded
-from assay.engine.data.worker_faults import died
-from assay.engine.loop.bounds import Bounds, is_done
+from assay.engine.data.loader import Loader
+from assay.engine.data.source import settle_seed
+from assay.engine.data.worker_faults import find_death
+from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
-from assay.engine.loop.by_hand import HandTrainer
+from assay.engine.loop.by_hand import HandLoop
 from assay.engine.loop.engine_state import as_stateful, resume
-from assay.engine.loop.epoch_times import EpochTimes
-from assay.engine.loop.epoch_windows import EpochWindows
+from assay.engine.loop.epoch import EpochTimes
 from assay.engine.loop.expected_length import ExpectedLength
-from assay.engine.loop.failed_step import FailedStep
 from assay.engine.loop.process import Process
+from assay.engine.loop.results import StepResults
 from assay.engine.loop.state import State
-from assay.engine.loop.step_results import StepResults
+from assay.engine.loop.step import TrainLoop
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.loop.trainable import check_trainable
-from assay.engine.loop.windows import EpochLoop, MicroBatches, TrainStep, WindowTrainer, trainer_of
 from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
-from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
-from assay.engine.parallel.pipeline import Pipeline
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 Kept = TypeVar("Kept")
 _LOGGER = logging.getLogger("assay")
 
 
-class Engine:
+class Engine(TrainLoop):
     """Training loop: runs a process over training data until the first bound is reached.
 
     Either by `run()`, or by hand: `for batch in engine`. `process` may be written in any style that
@@ -90,7 +90,7 @@ class Engine:
         max_steps: int | None = None,
     ) -> None:
         self.process: Process = as_process(process)
-        data, seed = seeded(train, seed)
+        data, seed = settle_seed(train, seed)
         self.source = as_source(data, accumulate=accumulate, seed=seed)
         # Else somebody else ends its worker processes.
         self._owns_source = id(self.source) != id(train)
@@ -99,21 +99,17 @@ class Engine:
         self.recorder: Recorder = recorder if recorder is not None else NullRecorder()
         self.state = State(dataloader=data, stop=stop if stop is not None else Stop())
         self._owns_signals = stop is None
-        self.log_every = log_every
         self.logged = LoggedMeans()
         self.ranks = DataParallelGroup()
-        self.pipeline: Pipeline | None = None
-        self.kept: list[Stateful] = []
-        self._times = EpochTimes()
-        self.seconds = self._times.totals
-        self._randomness = StepRandomness(self.seed)
-        self._windows = EpochWindows(self.source, self.state, self.device)
-        self._trainer: WindowTrainer
-        self._micro_batches: MicroBatches
-        self._step: TrainStep | None = None
-        self._by_hand: HandTrainer | None = None
-        self._results: StepResults | None = None
-        self._epoch: EpochLoop | None = None
+        self.pipeline = None
+        self.kept = []
+        self.buffers = NoBuffers()
+        self.times = EpochTimes()
+        self.seconds = self.times.totals
+        self.randomness = StepRandomness(self.seed)
+        self.length = ExpectedLength(self)
+        self.results = StepResults(self, log_every=log_every, go_back=self.go_back)
+        self._by_hand: HandLoop | None = None
         self.bounds = Bounds(epochs, steps, samples, seconds, max_steps)
         self.bounds.apply(self.state, self.source)
         self.bus = Bus(bind or bind_by_name(roles_of(self)))
@@ -124,7 +120,9 @@ class Engine:
         """Add the handlers of the engine, of the user and of the bounds to the bus."""
         if self._defers:
             for event in (Event.CHECKPOINT_BEGIN, Event.RUN_END, Event.EXCEPTION):
-                fetch = Handler(event=event, fn=self._fetch, priority=-100, name="Engine.fetch")
+                fetch = Handler(
+                    event=event, fn=self.results.fetch, priority=-100, name="Engine.fetch"
+                )
                 self.bus.add(fetch)
         self.bus.extend(handlers)
         self.bus.extend(self.bounds.handlers(self.state, self.finish))
@@ -141,11 +139,10 @@ class Engine:
         SystemExit). A second one is raised at once.
         """
         with self._signals() as signals, self._begin_and_end():
-            for windows in self._epochs():
-                for window in windows:
-                    self.train_step(window)
+            for window in self.windows():
+                self.train_step(window)
         if signals.heard:
-            raise obeyed(signals.heard[0])
+            raise exception_for(signals.heard[0])
         return self.state
 
     @contextmanager
@@ -156,26 +153,26 @@ class Engine:
         """
         state = self.state
         try:
-            self._begin(can_repeat=can_repeat)
+            self.can_repeat = can_repeat
+            self._begin()
             yield
             state.stop.settle()
             self._tell_left_out()
             self.fire(Event.RUN_END)
         except BaseException as error:
-            clear = died(error) or self.ranks.as_peer_error(error)
+            clear = find_death(error) or self.ranks.as_peer_error(error)
             state.error = clear or error
             self.fire(Event.EXCEPTION)
             if clear is not None:
                 raise clear from error
             raise
         finally:
-            if self._owns_source:
-                self._windows.close()
-            if self._results is not None:
-                self._results.close()
+            if self._owns_source and isinstance(self.source, Loader):
+                self.source.close()
+            self.results.close()
 
     def _tell_left_out(self) -> None:
-        self._fetch()  # what waits on the device may have been left out
+        self.results.fetch()  # what waits on the device may have been left out
         if line := self.state.describe_left_out():
             why = "loss or gradients were not finite"
             if self.process.backward.num_empty:
@@ -198,18 +195,14 @@ class Engine:
         with self._signals() as signals:
             is_left = yield from self._run_by_hand()
         if signals.heard and not is_left:
-            raise obeyed(signals.heard[0])
+            raise exception_for(signals.heard[0])
 
     def _run_by_hand(self) -> Generator[Any, None, bool]:
         """Yield the batches, without answering signals; return whether the loop was left."""
         with self._begin_and_end(can_repeat=False):
-            assert self._step is not None
-            hand = self._by_hand = HandTrainer(self._step, self._micro_batches, self._times)
+            hand = self._by_hand = HandLoop(self)
             try:
-                for windows in self._epochs():
-                    yield from hand.epoch(windows)
-                    if hand.is_left:
-                        break
+                yield from hand.batches()
             except GeneratorExit:
                 pass  # `hand` has ended the step in which the loop was left
             finally:
@@ -265,7 +258,7 @@ class Engine:
         is that much shorter, one of so many steps is as long as before. With several ranks all of
         them end the epoch after the same step. Between two epochs this does nothing.
         """
-        if self._epoch is not None and self._epoch.is_in_epoch:
+        if self.is_in_epoch:
             self.state.ends_epoch = True
 
     def finish(self) -> None:
@@ -288,65 +281,30 @@ class Engine:
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to the time that was spent on `name`."""
-        self._times.add(name, seconds)
+        self.times.add(name, seconds)
 
     @property
     def lasting_flag(self) -> Tensor | None:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
-        return None if self._results is None else self._results.lasting_flag
+        return self.results.lasting_flag
 
-    @property
-    def is_loading(self) -> bool:
-        """True while the engine waits for a batch: every handler has seen the last step."""
-        return self._epoch is not None and self._epoch.is_loading
-
-    @property
-    def is_in_step(self) -> bool:
-        """True while a step has begun and is not counted: its state is none to resume from."""
-        return self._step is not None and self._step.is_open
-
-    @property
-    def is_between_steps(self) -> bool:
-        """False while an update is made that other ranks do not have yet."""
-        return self._step is None or self._step.is_shared
-
-    def train_step(self, window: Window) -> None:
-        """Compute the gradients of each micro-batch, update the weights once, and count the step.
-
-        A step that fails counts nothing, and its error says where it came from.
-        """
-        step = self._step
-        assert step is not None
-        step.begin(window)
-        try:
-            self._trainer.train(window)
-            self._times.update_began = perf_counter()
-            step.update()
-        except BaseException as error:
-            step.fail(window, error)
-            raise
-        step.count(window)
-
-    def _epochs(self) -> Iterator[Iterator[Window]]:
-        """Yield the windows of one epoch after another, until a bound is reached."""
-        assert self._epoch is not None
-        while True:
-            self._agree()
-            if is_done(self.state):
-                return
-            yield self._epoch.windows(self.pipeline)
-
-    def _begin(self, *, can_repeat: bool) -> None:
+    def _begin(self) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
         check_trainable(self.process, self.state, self.device)
-        state = self.state
+        state, backward = self.state, self.process.backward
+        self.is_in_epoch = self.is_in_step = self.is_loading = False
+        self.is_between_steps = True
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
-        self._randomness.draws = state.draws
+        self.randomness.draws = state.draws
         self.bounds.recount(state, self.source)
-        length = self._make_step(can_repeat=can_repeat)
+        self.logged = LoggedMeans(lambda: state.batch)
+        model = getattr(self.process, "model", None)
+        self.buffers = kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers()
+        defers = self._defers and not self.ranks.is_distributed
+        self.results.begin(defer_to=self.device if defers else None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
-        length.begin_run()
+        self.length.begin_run()
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
@@ -354,65 +312,8 @@ class Engine:
             owed, state.owed = state.owed, None
             self.bus.fire_owed(owed)
 
-    def _make_step(self, *, can_repeat: bool) -> ExpectedLength:
-        """Make the objects of a step: they compute gradients, update, explain failures, record.
-
-        Return the length of the run that they follow.
-        """
-        state, backward = self.state, self.process.backward
-        self.logged = LoggedMeans(lambda: state.batch)
-        loop = self._micro_batches = MicroBatches(
-            state, self.bus, self._randomness, self.recorder, self.logged, self.ranks
-        )
-        model = getattr(self.process, "model", None)
-        length = ExpectedLength(self.bounds, self._windows, backward, self.recorder)
-        failed = FailedStep(
-            self.process,
-            self._windows,
-            self.ranks,
-            buffers=kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers(),
-            pipeline=self.pipeline,
-            key_of=loop.key,
-            start_schedule=length.refit,
-            can_repeat=can_repeat,
-        )
-        self._results = StepResults(
-            state,
-            backward,
-            self.recorder,
-            self.logged,
-            self.bus,
-            log_every=self.log_every,
-            ranks=self.ranks,
-            defer_to=self.device if self._defers and not self.ranks.is_distributed else None,
-            go_back=failed.go_back,
-        )
-        self._step = TrainStep(self._results, failed)
-        self._epoch = EpochLoop(
-            self._results,
-            self.bus,
-            self._windows,
-            length=length,
-            times=self._times,
-            agree=self._agree,
-        )
-        self._trainer = trainer_of(self.process, self.pipeline, loop)
-        return length
-
-    def _fetch(self) -> None:
-        """Fetch and record what waits on the device; NonFiniteError if a step was not finite."""
-        if self._results is not None:
-            self._results.fetch()
-
     def _signals(self) -> AbstractContextManager[Signals]:
         """Return the context in which signals end this run in order; none if a `stop` was given."""
         if not self._owns_signals:
             return nullcontext(NO_SIGNALS)
         return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
-
-    def _agree(self) -> None:
-        """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
-        state = self.state
-        state.step_bound, state.ends_epoch = self.ranks.agree(
-            state.stop, state.step_bound, ends_epoch=state.ends_epoch
-        )

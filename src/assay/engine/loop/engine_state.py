@@ -4,51 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Warned
-from assay.core.ports import Recorder
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
-from assay.engine.data.source import Source
-from assay.engine.loop.bus import Bus
-from assay.engine.loop.process import Process
-from assay.engine.loop.state import State
+from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.dtensor import distribute_state_like
 from assay.engine.optim.criterion import load_process_state, process_state
 from assay.engine.optim.optimizer_step_base import Stateful
-from assay.engine.parallel.pipeline import Pipeline
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as
 `optimizer.critic`."""
 
 
-class EngineParts(Protocol):
-    """Parts of an engine that have a state, or that restoring one needs."""
-
-    process: Process
-    state: State
-    source: Source
-    bus: Bus
-    recorder: Recorder
-    pipeline: Pipeline | None
-    kept: list[Stateful]
-
-
-def capture(engine: EngineParts) -> dict[str, Any]:
+def capture(engine: RunParts) -> dict[str, Any]:
     """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
     parts = own_parts(engine)
     return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
 
 
-def own_parts(engine: EngineParts) -> dict[str, Any]:
+def own_parts(engine: RunParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
     state = {**engine.state.state_dict(), **_owed_handlers(engine)}
@@ -60,7 +43,7 @@ def own_parts(engine: EngineParts) -> dict[str, Any]:
     return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
 
 
-def _owed_handlers(engine: EngineParts) -> dict[str, Any]:
+def _owed_handlers(engine: RunParts) -> dict[str, Any]:
     """Return the handlers of the event being fired that a resumed run has to call.
 
     After an error all that were not called, else those whose state is kept as of before their call.
@@ -78,7 +61,7 @@ def _owed_handlers(engine: EngineParts) -> dict[str, Any]:
     return {"owed": {"event": str(owed.event), "count": owed.count, "names": list(owed.names)}}
 
 
-def restore(engine: EngineParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:
+def restore(engine: RunParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:
     """Load a checkpoint into an engine that has not run yet, and into its listeners.
 
     `resizes`: buffers of the model take the shapes that they had grown to.
@@ -110,7 +93,7 @@ def restore(engine: EngineParts, parts: Mapping[str, Any], *, resizes: bool = Tr
     restore_listeners(engine, parts)
 
 
-def restore_changed(engine: EngineParts, parts: Mapping[str, Any], changed: Sequence[str]) -> None:
+def restore_changed(engine: RunParts, parts: Mapping[str, Any], changed: Sequence[str]) -> None:
     """Load a checkpoint like `restore`, but keep settings of optimizers that were changed since.
 
     `changed` are the keys of the config that differ from those of the checkpoint.
@@ -125,7 +108,7 @@ def restore_changed(engine: EngineParts, parts: Mapping[str, Any], changed: Sequ
         put_settings(optimizer, settings, names)
 
 
-def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
+def resume(engine: RunParts, saver: Saver, name: str | int = "") -> int:
     """Restore the newest readable checkpoint of `saver`, or the one named; return its step.
 
     See `Engine.resume`.
@@ -149,7 +132,7 @@ def resume(engine: EngineParts, saver: Saver, name: str | int = "") -> int:
     return step
 
 
-def unlike(engine: EngineParts, parts: Mapping[str, Any]) -> list[str]:
+def unlike(engine: RunParts, parts: Mapping[str, Any]) -> list[str]:
     """Return the parts of a loaded checkpoint that differ from the engine's present state."""
     now = own_parts(engine)
     if engine.pipeline is not None:
@@ -170,7 +153,7 @@ def _is_of_optimizer(part: str) -> bool:
     return part.partition(".")[0] == "optimizer"
 
 
-def restore_listeners(engine: EngineParts, parts: Mapping[str, Any]) -> None:
+def restore_listeners(engine: RunParts, parts: Mapping[str, Any]) -> None:
     """Load the states of a checkpoint into the listeners of an engine.
 
     A state without a listener, and a listener without a state, are recorded as warnings.
@@ -227,7 +210,7 @@ def has_state(thing: Any) -> bool:
     return not isinstance(thing, type) and all(callable(getattr(thing, n, None)) for n in names)
 
 
-def stateful(engine: EngineParts) -> dict[str, Stateful]:
+def stateful(engine: RunParts) -> dict[str, Stateful]:
     """The data, if they have a state, the listeners that have one, and what the engine was given.
 
     By the name of their part: that of a listener is its class, numbered from the second on.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from assay.core.facts import Warned
-from assay.core.ports import Recorder
-from assay.engine.loop.bounds import Bounds, ExpectedSteps
-from assay.engine.loop.epoch_windows import EpochWindows
-from assay.engine.optim.optimizer_step_base import OptimizerStepBase
+from assay.engine.loop.bounds import ExpectedSteps
+from assay.engine.loop.run_parts import RunParts
 
 
 class ExpectedLength:
@@ -15,18 +13,8 @@ class ExpectedLength:
     All that it does follows from the counters and from the data: a resumed run expects the same.
     """
 
-    def __init__(
-        self,
-        bounds: Bounds,
-        windows: EpochWindows,
-        backward: OptimizerStepBase,
-        recorder: Recorder,
-    ) -> None:
-        self.bounds = bounds
-        self.windows = windows
-        self.state = windows.state
-        self.backward = backward
-        self.recorder = recorder
+    def __init__(self, parts: RunParts) -> None:
+        self.parts = parts
         self._fitted: ExpectedSteps | None = None
         self._is_said = False
 
@@ -35,45 +23,43 @@ class ExpectedLength:
 
         InputError for a schedule that does not fit the run.
         """
-        state = self.state
-        self.bounds.expect_epoch(state, self.windows.source)
+        parts, bounds, state = self.parts, self.parts.bounds, self.parts.state
+        self._is_said = False
+        bounds.expect_epoch(state, parts.source)
         if state.length_error is None:
-            self.bounds.start_schedule(state, self.backward)
+            bounds.start_schedule(state, parts.process.backward)
         else:
             self.refit()  # a run that has begun is not refused: its length is not for sure
-        self._fitted = self.bounds.length(state)
+        self._fitted = bounds.length(state)
 
     def begin_epoch(self) -> None:
         """Expect the epoch that begins; fit the schedule to what is known now."""
-        self.bounds.expect_epoch(self.state, self.windows.source)
+        self.parts.bounds.expect_epoch(self.parts.state, self.parts.source)
         self._follow(is_least=False)
 
     def extend_epoch(self) -> None:
         """Expect one step more of an epoch that goes on after its expected end."""
-        self.state.epoch_length = self.state.epoch_step + 1
+        self.parts.state.epoch_length = self.parts.state.epoch_step + 1
         self._follow(is_least=True)
 
-    def refit(self) -> None:
-        """Put the schedule to the step of the state."""
-        self.bounds.refit_schedule(self.state, self.backward)
+    def refit(self) -> bool:
+        """Put the schedule to the step of the state; return whether its rates are others then."""
+        return self.parts.bounds.refit_schedule(self.parts.state, self.parts.process.backward)
 
     def _follow(self, *, is_least: bool) -> None:
-        before, now = self._fitted, self.bounds.length(self.state)
+        state = self.parts.state
+        before, now = self._fitted, self.parts.bounds.length(state)
         if before is None or now == before:
             return
         self._fitted = now
-        has_changed = self.bounds.refit_schedule(self.state, self.backward)
-        is_wrong = is_least or self.state.length_error is not None
+        has_changed = self.refit()
+        is_wrong = is_least or state.length_error is not None
         if self._is_said or None in (before.epoch, before.total) or now.epoch == before.epoch:
             return
         if has_changed or is_wrong:
             self._is_said = True
-            self.recorder.tell(
-                Warned(
-                    message=_describe(before, now, is_least=is_least, has_changed=has_changed),
-                    step=self.state.step,
-                )
-            )
+            message = _describe(before, now, is_least=is_least, has_changed=has_changed)
+            self.parts.recorder.tell(Warned(message=message, step=state.step))
 
 
 def _describe(

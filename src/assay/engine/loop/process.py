@@ -18,9 +18,9 @@ from assay.engine.metrics.means import LoggedMeans
 from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.numerics.seed import HOOK, key, seed_all, undisturbed
+from assay.engine.numerics.seed import HOOK, key, restore_generators, seed_all
 from assay.engine.numerics.sparse import entries
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 from assay.engine.optim.criterion_call import (
     PREDICTION_NAMES,
     TARGET_NAMES,
@@ -104,7 +104,7 @@ class Process(ABC):
         assert self.batch_hook is not None
         # The engine has keyed torch by the micro-step.
         own = key(torch.default_generator.initial_seed() % 2**63, HOOK)
-        with undisturbed():
+        with restore_generators():
             seed_all(own)
             batch = self.batch_hook(batch)
         if batch is None:
@@ -262,7 +262,7 @@ class Supervised(Process):
     def _output(self, pred: Any, target: Any) -> dict[str, Any]:
         if isinstance(pred, Tensor):
             return {"pred": pred.detach(), "target": target}
-        return {**predicted(mapped(pred, Tensor.detach)), "target": target}
+        return {**predicted(map_values(pred, Tensor.detach)), "target": target}
 
     def _targets(self, target: Any) -> Sequence[Any]:
         """Return the targets for the criterion, one after another; none if they have no name."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
-from assay.engine.loop.epoch_windows import no_batch
+from assay.engine.loop.epoch import no_batch
 from assay.engine.loop.state import State
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.metrics.metric import Matrix, taken
+from assay.engine.metrics.metric import Matrix, take_parts
 
 Average = Literal["macro", "micro", "weighted", "none"]
 AVERAGES = get_args(Average)
@@ -37,7 +37,7 @@ class Accuracy:
         self.count: Tensor | int = 0
 
     def update(self, output: Any) -> None:
-        pred, target = taken(output, "pred", "target", by="Accuracy")
+        pred, target = take_parts(output, "pred", "target", by="Accuracy")
         classes = _classes_of(pred, target, by="Accuracy", top=self.top)
         if classes is None:
             hits = pred == target
@@ -88,7 +88,7 @@ class Confusion:
         self._counts: Tensor | None = None
 
     def update(self, output: Any, *, by: str = "Confusion") -> None:
-        pred, target = taken(output, "pred", "target", by=by)
+        pred, target = take_parts(output, "pred", "target", by=by)
         found = _classes_of(pred, target, by=by)
         is_binary = found is None and pred.dtype == torch.bool and self.classes is None
         self._settle(2 if is_binary else found)

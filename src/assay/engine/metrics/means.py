@@ -11,7 +11,7 @@ from torch import Tensor
 
 from assay.core.errors import InputError
 from assay.engine.data.batches import size_of
-from assay.engine.metrics.metric import taken, wide
+from assay.engine.metrics.metric import take_parts, wide
 from assay.engine.numerics.deferred import Sums, fetch_means
 
 
@@ -51,7 +51,7 @@ class Mean:
             self.weight = self.weight + wide(weight)
 
     def update(self, output: Any) -> None:
-        (part,) = taken(output, self.of, by="Mean")
+        (part,) = take_parts(output, self.of, by="Mean")
         divisor = f"{self.of}_weight"
         if isinstance(part, tuple):
             self.add_sum(*part)
@@ -161,11 +161,11 @@ class LoggedMeans:
         """
         sums = self.take()
         if ranks is not None:
-            sums = _merged(sums, ranks)
+            sums = _merge_over_ranks(sums, ranks)
         return {f"{prefix}/{name}": value for name, value in fetch_means(sums).items()}
 
 
-def _merged(sums: Sums, ranks: Ranks) -> Sums:
+def _merge_over_ranks(sums: Sums, ranks: Ranks) -> Sums:
     """Return the sums and weights over all ranks; a name need not be on each of them."""
     if not any(ranks.all_reduce_values([len(sums)])):
         return {}

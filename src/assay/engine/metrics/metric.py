@@ -87,7 +87,7 @@ class Adapted:
         self.metric.reset()
 
     def update(self, output: Any) -> None:
-        given = taken(output, *self.takes, by=type(self.metric).__name__)
+        given = take_parts(output, *self.takes, by=type(self.metric).__name__)
         device = next((value.device for value in given if isinstance(value, Tensor)), None)
         if (
             device is not None
@@ -154,7 +154,7 @@ TUPLE = ("pred", "target", "loss")
 """What the places of an output mean that is a plain tuple."""
 
 
-def taken(output: Any, *names: str, by: str) -> list[Any]:
+def take_parts(output: Any, *names: str, by: str) -> list[Any]:
     """Parts of what a process returned, by name; InputError says which `by` needs.
 
     A named tuple has its own names, any other is (pred, target, loss).

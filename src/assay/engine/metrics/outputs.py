@@ -29,20 +29,20 @@ from assay.formats.json_codec import dumps
 
 def keep_artifact(recorder: Recorder, data: bytes, name: str, *, step: int) -> None:
     """Keep `data` as a file of the run; warn when that fails."""
-    with _warned(recorder, name, step):
+    with _warn_of_failure(recorder, name, step):
         recorder.artifact(data, name)
 
 
 def keep_matrix(recorder: Recorder, matrix: Matrix, name: str, *, step: int) -> None:
     """Keep a matrix as the table `name.csv` and the picture `name.png`; warn when that fails."""
-    with _warned(recorder, name, step):
+    with _warn_of_failure(recorder, name, step):
         columns, rows = matrix.rows()
         recorder.table(f"{name}.csv", rows, columns, step)
         recorder.image(f"{name}.png", matrix.picture(), step)
 
 
 @contextmanager
-def _warned(recorder: Recorder, name: str, step: int) -> Iterator[None]:
+def _warn_of_failure(recorder: Recorder, name: str, step: int) -> Iterator[None]:
     try:
         yield
     except AssayError as error:
@@ -153,7 +153,7 @@ class Collect:
     def __call__(self, output: Any) -> Any:
         size = self._evaluation.size
         for name, value in per_sample(output, size, self.fields, by="Collect").items():
-            self._parts.setdefault(name, []).append(_kept(value))
+            self._parts.setdefault(name, []).append(_copy_to_host(value))
         self._count += size
         return output
 
@@ -344,7 +344,7 @@ def _count(value: Any) -> int:
     return len(value) if isinstance(value, list | tuple) else -1
 
 
-def _kept(value: Any) -> Any:
+def _copy_to_host(value: Any) -> Any:
     """A copy that later batches cannot write into."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)

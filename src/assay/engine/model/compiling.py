@@ -21,7 +21,7 @@ from assay.engine.numerics import private_torch
 from assay.engine.numerics.buffers import Buffers
 
 
-def compiled(
+def compile_model(
     model: nn.Module, which: bool | str | Sequence[str], *, backend: str = "inductor"
 ) -> list[str]:
     """Compile the model in place at its first call; return the names of the compiled modules.
@@ -38,7 +38,7 @@ def compiled(
         if type(module).forward.__module__.startswith("torch."):
             # Of its own code torch compiles only what other code calls: a bare Sequential it would
             # leave as it is.
-            call = torch.compile(_called(module), backend=backend)
+            call = torch.compile(_plain_call_of(module), backend=backend)
             private_torch.set_compiled_call(module, call)
         else:
             module.compile(backend=backend)
@@ -57,7 +57,7 @@ def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:
         )
 
 
-def _called(module: nn.Module) -> Callable[..., Any]:
+def _plain_call_of(module: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return private_torch.plain_call(module)(*args, **kwargs)
 

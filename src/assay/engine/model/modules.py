@@ -18,7 +18,7 @@ def blocks_of(model: nn.Module) -> dict[str, nn.Module]:
 
     If nothing is repeated: the parts of the model that have parameters, or the model itself.
     """
-    found = dict(_repeated(model, ""))
+    found = dict(_find_repeated(model, ""))
     if not found:
         found = {name: part for name, part in model.named_children() if _has_parameters(part)}
     return found or {"": model}
@@ -48,7 +48,7 @@ def modules_named(
     return found
 
 
-def _repeated(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+def _find_repeated(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
     children = list(module.named_children())
     is_row = isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict)
     kinds = Counter(
@@ -61,7 +61,7 @@ def _repeated(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]
         if is_row and kinds[type(child)] > 1:
             yield where, child
         else:
-            yield from _repeated(child, f"{where}.")
+            yield from _find_repeated(child, f"{where}.")
 
 
 def _has_parameters(module: nn.Module) -> bool:

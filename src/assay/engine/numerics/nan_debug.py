@@ -22,7 +22,7 @@ class NonFiniteError(AssayError):
 
 
 @contextmanager
-def debugged(*, enabled: bool = True) -> Iterator[None]:
+def locate_backward_errors(*, enabled: bool = True) -> Iterator[None]:
     """Show the line of the forward pass in an error of the backward pass, and name its loss.
 
     An op that gives nan in the backward pass is such an error.
@@ -68,7 +68,7 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
             for name, module in part.named_modules():
                 if module not in watched:  # a criterion may hold the model, a process name it twice
                     watched.add(module)
-                    watch.add(module, _called(root, name, module))
+                    watch.add(module, _name_of(root, name, module))
             for name, parameter in part.named_parameters():
                 if not entries(parameter).isfinite().all():
                     watch.leave()
@@ -158,7 +158,7 @@ class _Watch:
         self._handles.clear()
 
 
-def _called(root: str, name: str, module: nn.Module) -> str:
+def _name_of(root: str, name: str, module: nn.Module) -> str:
     inside = name if root == "model" and name else f"{root}.{name}".rstrip(".")
     return f"{inside} ({type(module).__name__})"
 

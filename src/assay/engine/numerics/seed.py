@@ -198,7 +198,7 @@ def comparable_state() -> tuple[object, ...]:
 
 
 @contextmanager
-def undisturbed(*, keyed: bool = False) -> Iterator[None]:
+def restore_generators(*, keyed: bool = False) -> Iterator[None]:
     """Put the global generators back to where they were, whatever is drawn inside.
 
     `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`). Then numpy
@@ -228,4 +228,4 @@ def undisturbed(*, keyed: bool = False) -> Iterator[None]:
 
 
 _SPARE: list[Any] = []
-"""Bit generators for the inside of `undisturbed`, one for each level; a new one takes 200 us."""
+"""Bit generators for `restore_generators`, one for each level; a new one takes 200 us."""

@@ -45,7 +45,7 @@ def components(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
-def assembled(
+def assemble_sparse(
     layout: torch.layout, shape: torch.Size, parts: Sequence[Tensor], *, is_coalesced: bool = False
 ) -> Tensor:
     """Return the sparse tensor of `components`.

@@ -46,30 +46,30 @@ def tensors_in(found: Any) -> Iterator[Tensor]:
     return values_in(found, Tensor)
 
 
-def mapped(found: Any, function: Callable[[Any], Any], kind: type = Tensor) -> Any:
+def map_values(found: Any, function: Callable[[Any], Any], kind: type = Tensor) -> Any:
     """Return a structure with `function` applied to each value of a kind; structures keep theirs.
 
-    What has a method `mapped` of its own, as an `Instance` has, does it itself.
+    What has a method `map_values` of its own, as an `Instance` has, does it itself.
 
     >>> import torch
-    >>> mapped([torch.ones(2), {"y": torch.zeros(1)}, "a"], torch.Tensor.sum)
+    >>> map_values([torch.ones(2), {"y": torch.zeros(1)}, "a"], torch.Tensor.sum)
     [tensor(2.), {'y': tensor(0.)}, 'a']
     """
     if isinstance(found, kind):
         return function(found)
-    if callable(own := getattr(found, "mapped", None)):
+    if callable(own := getattr(found, "map_values", None)):
         return own(function, kind)
     if isinstance(found, Mapping):
-        return {key: mapped(value, function, kind) for key, value in found.items()}
+        return {key: map_values(value, function, kind) for key, value in found.items()}
     if isinstance(found, tuple) and hasattr(found, "_fields"):
-        return type(found)(*(mapped(value, function, kind) for value in found))
+        return type(found)(*(map_values(value, function, kind) for value in found))
     if isinstance(found, list | tuple):
-        return type(found)(mapped(value, function, kind) for value in found)
+        return type(found)(map_values(value, function, kind) for value in found)
     fields = fields_of(found)
     if fields is None:
         return found
     return with_fields(
-        found, {name: mapped(getattr(found, name), function, kind) for name in fields}
+        found, {name: map_values(getattr(found, name), function, kind) for name in fields}
     )
 
 

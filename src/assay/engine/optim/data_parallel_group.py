@@ -50,6 +50,10 @@ class DataParallelGroup:
         self.samples = window.samples
         self.micro_steps = window.micro_steps
 
+    def micro_batch_number(self, i: int) -> int:
+        """Return the index over all ranks of micro-batch `i` of this rank."""
+        return i * self.size + self.rank
+
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         """Return the sums over all ranks, in double precision; the same bits on each."""
         return list(values)

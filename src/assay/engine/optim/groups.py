@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from assay.core.errors import ArgumentError, InputError, did_you_mean, nearest, suggested
+from assay.core.errors import ArgumentError, InputError, did_you_mean, nearest, suggestion
 
 KINDS = ("norm", "bias", "embedding")
 
@@ -115,7 +115,7 @@ def _refuse_unfit(
     raise ArgumentError(
         f"No parameter of the model fits {pattern!r}",
         inside=inside,
-        fix=suggested(near) or f"there are: {', '.join(known[:5])}{', ...' if known[5:] else ''}",
+        fix=suggestion(near) or f"there are: {', '.join(known[:5])}{', ...' if known[5:] else ''}",
     )
 
 

@@ -22,7 +22,7 @@ from assay.core.optimizer_closure import needs_closure
 from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate, Slot
 from assay.engine.numerics.dtensor import local_parameters
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.seed import restore_generators
 from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_on_device_
 from assay.engine.optim.data_parallel_group import DataParallelGroup
@@ -281,7 +281,7 @@ class OptimizerStep(OptimizerStepBase):
 
     def _differentiate_each(self, losses: Mapping[str, Loss]) -> None:
         """Differentiate each loss alone, so that one that cannot be is named; drop the results."""
-        with undisturbed():
+        with restore_generators():
             for name, loss in losses.items():
                 if not self.weights.get(name, 1.0):
                     continue

@@ -45,7 +45,7 @@ def data_parallel(
 
 def join_data_parallel(engine: JoinedEngine, ranks: DataParallelGroup) -> DataParallelGroup:
     """Make `engine` train its share in a group that exists already; see `data_parallel`."""
-    source, backward = _checked(engine, ranks)
+    source, backward = _check_shareable(engine, ranks)
     is_one = not isinstance(backward, MultiOptimizerStep)
     for part in (backward,) if is_one else backward.by_name.values():
         part.ranks = ranks
@@ -59,7 +59,7 @@ def join_data_parallel(engine: JoinedEngine, ranks: DataParallelGroup) -> DataPa
     return ranks
 
 
-def _checked(engine: JoinedEngine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
+def _check_shareable(engine: JoinedEngine, ranks: DataParallelGroup) -> tuple[Loader, Any]:
     """Return loader and optimizer step of an engine; InputError if they cannot be shared."""
     process: Any = engine.process
     source = engine.source

@@ -126,7 +126,7 @@ class DistributedGroup(DataParallelGroup):
         """Return the value of each rank that holds the same part of the model, in rank order."""
         found: list[Any] = [None] * self.size
         with peer_errors():
-            dist.all_gather_object(found, _packed(value), group=self._host)
+            dist.all_gather_object(found, _pickle_on_host(value), group=self._host)
         return [pickle.loads(each) for each in found]
 
     def all_gather_world(self, value: Any) -> list[Any]:
@@ -180,7 +180,7 @@ class _HostPickler(pickle.Pickler):
         return NotImplemented
 
 
-def _packed(value: Any) -> bytes:
+def _pickle_on_host(value: Any) -> bytes:
     buffer = io.BytesIO()
     _HostPickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()

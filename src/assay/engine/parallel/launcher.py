@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from assay.core.errors import InputError
-from assay.core.signals import Signals, answered
+from assay.core.signals import Signals, answering
 from assay.engine.parallel.nodes import Nodes
 from assay.engine.parallel.rank_folder import (
     JOB_PREFIX,
@@ -97,10 +97,10 @@ def launch_watched(
         _PassOn(lambda: ranks().pids(), heard),
         DeathReports(ranks),
         *standstill_checks(
-            ranks, timeout=timeout, heard=heard, departed=lambda: ranks().departed()
+            ranks, timeout=timeout, heard=heard, departed=lambda: ranks().first_departure()
         ),
     )
-    with answered(hear), RankWatchdog(*checks):
+    with answering(hear), RankWatchdog(*checks):
         deaths = launch_ranks(arguments, count, folder=folder, **how)
     return deaths, heard[0][0] if heard else 0
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from assay.core.errors import InputError, PeerError
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
-from assay.engine.numerics.seed import undisturbed
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.seed import restore_generators
+from assay.engine.numerics.structures import map_values
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.data import JoinedEngine
 from assay.engine.parallel.distributed_group import StagedGroup
@@ -103,7 +103,7 @@ class Pipeline:
         self.is_measuring = False
         """Whether what stages compute now is of zeros, to learn its shapes."""
         self._known_boundaries: Sequence[Shapes] = ()
-        model.forward = self._called
+        model.forward = self._hand_over
 
     def _shared_parameters(
         self, parameters: Mapping[str, nn.Parameter]
@@ -216,7 +216,7 @@ class Pipeline:
             try:
                 with torch.no_grad():
                     self._run(turn, 0, 1)
-                return self._answered(turn, 0) if self.is_last else None
+                return self._answer_step(turn, 0) if self.is_last else None
             finally:
                 self._turn = None
 
@@ -226,7 +226,7 @@ class Pipeline:
         """Return a batch with only the shapes of the tensors that no stage of this rank needs."""
         if isinstance(batch, Instance):
             return batch.placed(self.stages, self.count)
-        return batch if self.is_first or self.is_last else mapped(batch, shape_only)
+        return batch if self.is_first or self.is_last else map_values(batch, shape_only)
 
     def drop_unused_windows(self, windows: Iterator[Window]) -> Iterator[Window]:
         """Yield windows with batches reduced by `drop_unused_data`."""
@@ -345,7 +345,7 @@ class Pipeline:
         buffers.keep()
         self.is_measuring = True
         try:
-            with undisturbed():
+            with restore_generators():
                 for number in range(self.count - 1):
                     shapes: Shapes = ()
                     if number in self.stages:
@@ -392,7 +392,7 @@ class Pipeline:
         try:
             turn.begin(i, 0)
             self._handed = None
-            turn.output = self._answered(turn, i)
+            turn.output = self._answer_step(turn, i)
             handed: Tensor | None = self._handed
             if handed is None:
                 raise InputError(f"{type(self._process).__name__} gave no loss for a micro-batch.")
@@ -403,7 +403,7 @@ class Pipeline:
 
     def _take(self, loss: Tensor) -> None:
         if not self.is_last:
-            raise self._uncalled()
+            raise self._uncalled_error()
         if not loss.requires_grad:
             raise RuntimeError("the loss depends on no parameter that is trained")
         self._handed = loss
@@ -415,16 +415,16 @@ class Pipeline:
             turn.step(turn.batches[i])
         except _Asked as asked:
             return asked.given
-        raise self._uncalled()
+        raise self._uncalled_error()
 
-    def _uncalled(self) -> InputError:
+    def _uncalled_error(self) -> InputError:
         return InputError(
             f"{type(self._process).__name__} does not call its model, with which a"
             " pipeline begins.",
             fix="Call self.model(...) once in forward_step.",
         )
 
-    def _answered(self, turn: _Turn, i: int) -> Any:
+    def _answer_step(self, turn: _Turn, i: int) -> Any:
         """Return the process's result for a micro-batch, given the model's output."""
         self._answer = [turn.answers.pop(i)]
         try:
@@ -432,7 +432,7 @@ class Pipeline:
         finally:
             self._answer = None
 
-    def _called(self, *args: Any, **kwargs: Any) -> Any:
+    def _hand_over(self, *args: Any, **kwargs: Any) -> Any:
         """Replacement of the model's `forward`: only some of its stages are here."""
         if self._turn is None:
             raise InputError(

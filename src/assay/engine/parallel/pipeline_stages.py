@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import full_tensor
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 
 _SHOWN = 6
 
@@ -46,7 +46,7 @@ class PipelineSplit:
 
     def table(self, processes: int) -> list[str]:
         """Return a line for each stage: its rank, its parts, its number of parameters."""
-        made = [_listed([part.name for part in stage]) for stage in self.stages]
+        made = [_list_names([part.name for part in stage]) for stage in self.stages]
         counts = [
             f"{sum(self.sizes[name] for name in self.weights(i)):,}"
             for i in range(len(self.stages))
@@ -85,7 +85,7 @@ def pipeline_parts(model: nn.Module) -> list[PipelinePart]:
     parts = [part for item in items for part in _parts(model, item, names)]
     left = _weights(model).keys() - {name for part in parts for name in part.weights}
     if left:
-        what = f"pipeline_split of {type(model).__name__} leaves out {_listed(sorted(left))}."
+        what = f"pipeline_split of {type(model).__name__} leaves out {_list_names(sorted(left))}."
         raise InputError(
             what, fix="Name each weight, or a module that it is in, with what uses it."
         )
@@ -102,12 +102,12 @@ def split_model(model: nn.Module, stages: int, split: Sequence[str] = ()) -> Pip
     sizes = {
         name: weight.numel() for name, weight in weights.items() if isinstance(weight, nn.Parameter)
     }
-    starts = _asked(parts, stages, split) if split else _balanced(parts, stages, sizes)
+    starts = _find_starts(parts, stages, split) if split else _balance_starts(parts, stages, sizes)
     found = tuple(tuple(parts[i:j]) for i, j in pairwise([0, *starts, len(parts)]))
     trained = {name for name in sizes if weights[name].requires_grad}
     for number, stage in enumerate(found):
         if not any(part.weights & trained for part in stage):
-            made = _listed([part.name for part in stage])
+            made = _list_names([part.name for part in stage])
             raise InputError(
                 f"Stage {number} of the pipeline ({made}) has no weights that are trained."
             )
@@ -209,11 +209,11 @@ def _within(model: nn.Module, name: str) -> frozenset[str]:
     )
 
 
-def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> list[int]:
+def _find_starts(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> list[int]:
     names = [part.name for part in parts]
     for name in split:
         if name not in names[1:]:
-            fix = did_you_mean(name, names) or f"there are: {_listed(names)}"
+            fix = did_you_mean(name, names) or f"there are: {_list_names(names)}"
             raise InputError(f"[parallel] split: no stage can begin with {name!r}.", fix=fix)
     starts = [names.index(name) for name in split]
     if len(starts) != stages - 1:
@@ -227,7 +227,9 @@ def _asked(parts: Sequence[PipelinePart], stages: int, split: Sequence[str]) -> 
     return starts
 
 
-def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, int]) -> list[int]:
+def _balance_starts(
+    parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, int]
+) -> list[int]:
     """Return where stages begin, such that the largest is as small as possible."""
     own = [sum(sizes.get(name, 0) for name in part.weights) for part in parts]
     places = [i for i, size in enumerate(own) if size]
@@ -235,7 +237,7 @@ def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, in
         raise InputError(
             f"The model has {len(places)} parts with weights, too few for {stages} stages"
             " of a pipeline.",
-            fix=f"They are: {_listed([parts[i].name for i in places])}.",
+            fix=f"They are: {_list_names([parts[i].name for i in places])}.",
         )
     ends = [*places[1:], len(parts)]
     until = [sum(own[:end]) for end in ends]  # of all parts before an end
@@ -255,7 +257,7 @@ def _balanced(parts: Sequence[PipelinePart], stages: int, sizes: Mapping[str, in
     return best[-1][1][1:]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[: _SHOWN - 3])}, ... {', '.join(names[-2:])} ({len(names)} parts)"
@@ -273,7 +275,7 @@ def shapes_of(found: Any) -> Shapes:
         shapes.append((tuple(tensor.shape), tensor.dtype))
         return tensor
 
-    mapped(found, look)
+    map_values(found, look)
     return tuple(shapes)
 
 
@@ -282,7 +284,7 @@ def bytes_of(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
     return sum(math.prod(size) * dtype.itemsize for size, dtype in shapes)
 
 
-def scaled(shapes: Shapes, samples: int, wanted: int) -> Shapes:
+def scale_shapes(shapes: Shapes, samples: int, wanted: int) -> Shapes:
     """Return shapes for `wanted` in place of `samples`, which are the first dim where it is equal."""
     return tuple(
         ((wanted, *size[1:]) if size[:1] == (samples,) else size, dtype) for size, dtype in shapes

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.core.errors import PeerError, RankError
-from assay.core.signals import Obeyed, is_crash, obeyed
+from assay.core.signals import Obeyed, exception_for, is_crash
 from assay.engine.parallel.watchdog import WatchedRank, offer_stack
 from assay.formats.json_codec import from_plain, parse_json, write_json
 from assay.formats.lease import process_start
@@ -93,7 +93,9 @@ class RankFolder:
     def begin(self, rank: int) -> None:
         """Register the calling OS process as this rank, and let others ask for its stack."""
         self.path.mkdir(exist_ok=True)
-        self._ended(rank).unlink(missing_ok=True)  # only one of several machines counts a restart
+        self._report_file(rank).unlink(
+            missing_ok=True
+        )  # only one of several machines counts a restart
         offer_stack(self.stack(rank))
         (self.path / f"pid-{rank}").write_text(str(os.getpid()), encoding="utf-8")
 
@@ -115,10 +117,10 @@ class RankFolder:
         return {
             rank: pid
             for rank, pid in self.ranks().items()
-            if pid and not self._ended(rank).exists()
+            if pid and not self._report_file(rank).exists()
         }
 
-    def watched(self) -> list[WatchedRank]:
+    def watched_ranks(self) -> list[WatchedRank]:
         """Return the same ranks, with the files of their signs of life."""
         return [
             WatchedRank(rank=rank, pid=pid, beat=self.beat(rank), stack=self.stack(rank))
@@ -127,7 +129,7 @@ class RankFolder:
 
     def report(self, rank: int, report: TaskReport) -> None:
         """Write how a rank has ended."""
-        write_report(self._ended(rank), replace(report, ended_s=time.monotonic()))
+        write_report(self._report_file(rank), replace(report, ended_s=time.monotonic()))
 
     def report_failure(self, rank: int, error: str) -> None:
         """Write that a rank failed, in its place: it cannot do so any more."""
@@ -138,7 +140,7 @@ class RankFolder:
 
         One that was ordered to end after a signal was killed for not obeying: it has not failed.
         """
-        order = self.ordered()
+        order = self.given_order()
         if order is None or not order.signal:
             self.report_failure(rank, error)
         else:
@@ -177,7 +179,7 @@ class RankFolder:
         signalled = [each for each in self.reports().values() if each.signal]
         return min(signalled, key=lambda each: each.ended_s).signal if signalled else 0
 
-    def departed(self) -> tuple[int, float] | None:
+    def first_departure(self) -> tuple[int, float] | None:
         """Return signal and time (monotonic) of the first rank that ended before its run did.
 
         The signal is 0 for a rank that failed; None while no rank has ended so.
@@ -188,7 +190,7 @@ class RankFolder:
         first = min(early, key=lambda each: each.ended_s)
         return first.signal, first.ended_s
 
-    def heard(self) -> int:
+    def launcher_signal(self) -> int:
         """Return the first signal that the launcher heard, 0 without one."""
         return heard_signal(self.launcher) if self.launcher is not None else 0
 
@@ -196,7 +198,7 @@ class RankFolder:
         """Order all ranks to end at once."""
         write_json(self.path / _ORDER, order, durable=False)
 
-    def ordered(self) -> EndOrder | None:
+    def given_order(self) -> EndOrder | None:
         """Return the order that was given, None without one."""
         with suppress(FileNotFoundError):
             return from_plain(EndOrder, parse_json((self.path / _ORDER).read_bytes()))
@@ -216,9 +218,9 @@ class RankFolder:
         def look() -> None:
             number = 0
             while not is_over.wait(LOOK_S):
-                if not number and (number := self.heard()):
+                if not number and (number := self.launcher_signal()):
                     hear(number)
-                order = self.ordered()
+                order = self.given_order()
                 if order is not None and not is_over.wait(OWN_END_S):
                     end(order)
                     return
@@ -231,7 +233,7 @@ class RankFolder:
             is_over.set()
             thread.join()
 
-    def _ended(self, rank: int) -> Path:
+    def _report_file(self, rank: int) -> Path:
         return self.path / f"ended-{rank}.json"
 
 
@@ -280,13 +282,13 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
     """Return the error of another rank if `error` only says that it ended; else `error`."""
     if ranks is None:
         return error
-    if isinstance(error, Obeyed) and not ranks.heard():
+    if isinstance(error, Obeyed) and not ranks.launcher_signal():
         # Torch's launcher ends with SIGTERM the ranks that are left when one has failed.
         cause = ranks.ended_by(patience_s=SECONDS_TO_TELL)
         return RankError(cause) if cause else error
     if not isinstance(error, PeerError):
         return error
-    if ranks.ordered() is not None:
+    if ranks.given_order() is not None:
         # The other rank obeyed an order. The thread that obeys it here ends the record with its
         # cause, and then this process.
         time.sleep(SECONDS_TO_OBEY)
@@ -295,7 +297,7 @@ def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
         if cause := ranks.error():
             return RankError(cause)
         if number := ranks.signal():
-            return obeyed(number)
+            return exception_for(number)
         time.sleep(0.02)
     return RankError(cause) if (cause := ranks.ended_by()) else error
 

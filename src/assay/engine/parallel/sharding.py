@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from assay.core.errors import InputError
 from assay.engine.model.modules import blocks_of, modules_named
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 
 if TYPE_CHECKING:
     from assay.engine.parallel.process_group import Mesh
@@ -56,7 +56,7 @@ class Sharding:
                 self.given.append((tensor, private_torch.version_of(tensor)))
             return tensor
 
-        mapped(output, keep)
+        map_values(output, keep)
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Prepare a backward pass: the last one of a step leaves the gradient of the whole step."""
@@ -168,17 +168,17 @@ def _blocks(model: nn.Module, asked: Blocks) -> dict[str, nn.Module]:
         return {}
     said = getattr(model, METHOD, None)
     if asked is None and callable(said):
-        return _said(model, said())
+        return _blocks_named_by_model(model, said())
     if asked is None or asked is True or asked == "blocks":
         found = {name: module for name, module in blocks_of(model).items() if module is not model}
-        shared = _shared(model, found)
+        shared = _find_tied(model, found)
         return {name: module for name, module in found.items() if name not in shared}
     found = modules_named(model, asked, setting=SETTING)
     _refuse_shared(model, found)
     return found
 
 
-def _said(model: nn.Module, said: Any) -> dict[str, nn.Module]:
+def _blocks_named_by_model(model: nn.Module, said: Any) -> dict[str, nn.Module]:
     where = f"{type(model).__name__}.{METHOD}"
     items = [said] if isinstance(said, str) else list(said) if isinstance(said, Iterable) else None
     if items is None or not all(isinstance(each, str | nn.Module) for each in items):
@@ -199,7 +199,7 @@ def _said(model: nn.Module, said: Any) -> dict[str, nn.Module]:
     return dict(sorted(found.items(), key=lambda item: -item[0].count(".")))
 
 
-def _shared(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
+def _find_tied(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
     """Return the blocks with a tied parameter, each with the name of its use elsewhere."""
     users: dict[int, set[str]] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
@@ -214,7 +214,7 @@ def _shared(model: nn.Module, found: Mapping[str, nn.Module]) -> dict[str, str]:
 
 
 def _refuse_shared(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
-    for name, user in _shared(model, found).items():
+    for name, user in _find_tied(model, found).items():
         fix = "Leave it out: what is in no block comes together for the whole step."
         raise InputError(
             f"{SETTING}: {name} has a weight that is used outside of it too ({user}).", fix=fix

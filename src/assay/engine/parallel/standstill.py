@@ -115,7 +115,7 @@ def standstill_checks(
     timeout_s = parse_duration_s(timeout)
     return (
         SuspendedRanks(lambda: ranks().pids(), fail_suspended),
-        StalledRanks(lambda: ranks().watched(), order, timeout_s=timeout_s, **how),
+        StalledRanks(lambda: ranks().watched_ranks(), order, timeout_s=timeout_s, **how),
     )
 
 

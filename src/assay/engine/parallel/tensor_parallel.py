@@ -118,7 +118,9 @@ def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
     with nothing but activations between them.
     """
     found = (
-        _resolved(model, given, "", "[parallel.tensor_plan]") if given else dict(_known(model, ""))
+        _resolve_plan(model, given, "", "[parallel.tensor_plan]")
+        if given
+        else dict(_find_plan(model, ""))
     )
     if not found:
         raise InputError(
@@ -216,15 +218,15 @@ def _heads(modules: Mapping[str, nn.Module], name: str) -> list[tuple[str, int]]
     return found
 
 
-def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
+def _find_plan(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
     own = getattr(module, "tensor_plan", None)
     if callable(own):
         where = f"{type(module).__name__}.tensor_plan()"
-        yield from _resolved(module, own(), prefix, where).items()
+        yield from _resolve_plan(module, own(), prefix, where).items()
         return
-    carried = _carried(module)
+    carried = _plan_of_transformers(module)
     if carried:
-        yield from _resolved(
+        yield from _resolve_plan(
             module, carried, prefix, f"the plan of {type(module).__name__}"
         ).items()
         return
@@ -235,10 +237,10 @@ def _known(module: nn.Module, prefix: str) -> Iterable[tuple[str, Any]]:
     if isinstance(module, nn.Sequential):
         yield from _pairs(module, prefix)
     for name, child in module.named_children():
-        yield from _known(child, f"{prefix}{name}.")
+        yield from _find_plan(child, f"{prefix}{name}.")
 
 
-def _carried(module: Any) -> Plan:
+def _plan_of_transformers(module: Any) -> Plan:
     """Return the plan of a transformers model, without experts and tied weights."""
     config = getattr(module, "config", None)
     inner = getattr(module, "base_model", None)
@@ -285,7 +287,7 @@ def _pairs(row: nn.Sequential, prefix: str) -> Iterable[tuple[str, str]]:
             first = ""
 
 
-def _resolved(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
+def _resolve_plan(model: nn.Module, plan: object, prefix: str, where: str) -> Plan:
     """Return a plan with module names in place of patterns, and known styles."""
     if not isinstance(plan, Mapping):
         raise InputError(

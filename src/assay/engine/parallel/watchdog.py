@@ -176,7 +176,7 @@ class StalledRanks:
             return
         first = self.heard[0] if self.heard else departed
         found = Standstill(
-            ranks=tuple(_stalled(each, beats[each.rank], now) for each in alive),
+            ranks=tuple(_look_at_stalled(each, beats[each.rank], now) for each in alive),
             signal=first[0] if first is not None else 0,
             is_hang=is_hang,
         )
@@ -223,7 +223,7 @@ def _is_building(beat: Heartbeat | None) -> bool:
     return beat is None or beat.phase is Phase.BUILDING
 
 
-def _stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
+def _look_at_stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
     silent_s = now - beat.at_s if beat is not None else 0.0
     stack = request_stack(rank.pid, rank.stack)
     return StalledRank(rank=rank.rank, pid=rank.pid, silent_s=silent_s, beat=beat, stack=stack)

@@ -127,10 +127,10 @@ class Fakes:
                     if tensor is None:
                         continue
                     if id(tensor) not in placed:
-                        placed[id(tensor)] = tensor, self._placed(tensor, device)
+                        placed[id(tensor)] = tensor, self._place_one(tensor, device)
                     tensors[name] = placed[id(tensor)][1]
 
-    def _placed(self, tensor: Tensor, device: torch.device) -> Any:
+    def _place_one(self, tensor: Tensor, device: torch.device) -> Any:
         fake = self.of(tensor)
         if fake.device.type == device.type:
             return fake
@@ -141,7 +141,7 @@ class Fakes:
         return moved
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def use(self) -> Iterator[None]:
         """Make new tensors fake within.
 
         Modules may change dtype or device: `model.bfloat16()`. Torch swaps the tensors then, and
@@ -151,12 +151,12 @@ class Fakes:
         swap = torch.utils.swap_tensors
         memo = getattr(getattr(self.mode, "fake_tensor_converter", None), "meta_converter", None)
 
-        def swapped(one: Tensor, other: Tensor) -> None:
+        def swap_without_memo(one: Tensor, other: Tensor) -> None:
             if memo is not None:
                 memo.tensor_memo.clear()
             swap(one, other)  # type: ignore[no-untyped-call]
 
-        torch.utils.swap_tensors = swapped
+        torch.utils.swap_tensors = swap_without_memo
         try:
             with quiet(), self.mode:
                 yield

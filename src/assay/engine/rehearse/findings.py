@@ -43,7 +43,7 @@ def finding_of(error: BaseException, open_calls: Sequence[ModuleCall], behind: s
     source, line = user_line(error)
     return Finding(
         kind=kind_of(error),
-        message=_said(error),
+        message=_message_of(error),
         module=call.name if call is not None else behind,
         given=call.given if call is not None else "",
         source=source,
@@ -53,7 +53,9 @@ def finding_of(error: BaseException, open_calls: Sequence[ModuleCall], behind: s
     )
 
 
-def unchecked(message: str, error: BaseException | None = None, module: str = "") -> Finding:
+def unchecked_finding(
+    message: str, error: BaseException | None = None, module: str = ""
+) -> Finding:
     """Return a finding for something that could not be tried, with the line where it stopped."""
     if error is None:
         return Finding(kind="unchecked", message=message)
@@ -118,7 +120,7 @@ def is_from_torch(error: BaseException) -> bool:
     return bool(names) and names[-1].partition(".")[0] == "torch"
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, AssayError):
         return error.what
     text = why_not(error).strip()

@@ -155,7 +155,7 @@ def rehearse_pipeline(
     if staged is None:  # nothing could be built
         return whole
     findings = tuple(_at_stage(each, staged.stage) for each in whole.findings)
-    whole = replace(whole, findings=findings, ranks=_planned(staged, layout))
+    whole = replace(whole, findings=findings, ranks=_plan_ranks(staged, layout))
     if whole.failures:
         return whole
     if whole.rung not in ("fake", "converted") or True not in staged.boundaries:
@@ -163,7 +163,7 @@ def rehearse_pipeline(
         unknown = Finding(kind="unchecked", message=message)
         return replace(whole, findings=(*whole.findings, unknown))
     tried = _rehearse_ranks(whole, build_rank, staged, limit_bytes)
-    return replace(_merged(whole, tried), seconds=time.perf_counter() - begun)
+    return replace(_merge_reports(whole, tried), seconds=time.perf_counter() - begun)
 
 
 def _rehearse_ranks(
@@ -189,7 +189,7 @@ def _at_stage(finding: Finding, stage: int | None) -> Finding:
     return replace(finding, stage=stage) if finding.module else finding
 
 
-def _planned(staged: StagedForward, layout: Layout) -> tuple[PipelineRank, ...]:
+def _plan_ranks(staged: StagedForward, layout: Layout) -> tuple[PipelineRank, ...]:
     """Return what each rank of one pipeline holds."""
     split, count = staged.split, layout.pipeline
     held = [tuple(range(place, layout.stage_count, count)) for place in range(count)]
@@ -204,7 +204,7 @@ def _planned(staged: StagedForward, layout: Layout) -> tuple[PipelineRank, ...]:
     )
 
 
-def _merged(whole: Rehearsal, tried: Sequence[Rehearsal]) -> Rehearsal:
+def _merge_reports(whole: Rehearsal, tried: Sequence[Rehearsal]) -> Rehearsal:
     """Put the ranks into the report of the whole model; `memory` is that of the highest peak."""
     ranks = tuple(
         replace(rank, memory=each.memory, flops_per_step=each.flops_per_step)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.structures import mapped, tensors_in
+from assay.engine.numerics.structures import map_values, tensors_in
 from assay.engine.rehearse.fake import Fakes, is_device_mismatch, is_fake, is_unfakeable
 
 MOST_WHOLE = 2**22
@@ -80,7 +80,7 @@ class Values:
         One on the device `meta` stands for a tensor whose values nobody knows.
         """
         if real.is_meta:
-            with self.fakes.used():
+            with self.fakes.use():
                 unknown = torch.empty(real.shape, dtype=real.dtype, device="cpu")
             vars(unknown).pop(_VALUE, None)  # what lies in new memory, if an observer is there
             return unknown
@@ -125,13 +125,13 @@ class Values:
         """Run an operation of which all inputs have values."""
         if not any(map(is_fake, tensors_in((args, kwargs)))):
             real = self._real(func, args, kwargs)
-            return real if private_torch.schema_of(func).is_mutable else mapped(real, self.give)
+            return real if private_torch.schema_of(func).is_mutable else map_values(real, self.give)
         try:
             fake = func(*args, **kwargs)
         except Exception as error:
             if not is_unfakeable(error):
                 raise
-            return mapped(self._real(func, args, kwargs), self.give)
+            return map_values(self._real(func, args, kwargs), self.give)
         outputs = list(tensors_in(fake))
         if not outputs or not all(is_small(each) for each in outputs):
             self._forget_written(func, args, kwargs)
@@ -147,7 +147,7 @@ class Values:
         if "device" in on_cpu:
             on_cpu["device"] = torch.device("cpu")
         with self.fakes.real(), torch.no_grad():
-            return func(*mapped(args, self.of), **mapped(on_cpu, self.of))
+            return func(*map_values(args, self.of), **map_values(on_cpu, self.of))
 
     def _fake(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operation of which an input has no values."""
@@ -161,7 +161,7 @@ class Values:
         except Exception as error:
             if not is_device_mismatch(error):
                 raise
-            return func(*mapped(args, self._free), **mapped(dict(kwargs), self._free))
+            return func(*map_values(args, self._free), **map_values(dict(kwargs), self._free))
 
     def _free(self, tensor: Tensor) -> Any:
         """Return a single number on the host as one that goes with tensors of any device."""

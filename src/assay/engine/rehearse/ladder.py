@@ -28,11 +28,11 @@ from assay.engine.numerics.private_torch import can_see_operations
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.criterion import process_state
 from assay.engine.parallel.pipeline import Pipeline
-from assay.engine.parallel.pipeline_stages import Shapes, scaled
+from assay.engine.parallel.pipeline_stages import Shapes, scale_shapes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable
-from assay.engine.rehearse.findings import finding_of, unchecked
+from assay.engine.rehearse.findings import finding_of, unchecked_finding
 from assay.engine.rehearse.known_values import Bound, Values
-from assay.engine.rehearse.largest import USABLE, largest, resized
+from assay.engine.rehearse.largest import USABLE, largest, resize_batch
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
 from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
@@ -92,7 +92,7 @@ class Site:
     def building(self, observer: Observer) -> Iterator[None]:
         """Build something within, under `observer`."""
         values = observer.values
-        with values.fakes.used() if values is not None else nullcontext(), observer:
+        with values.fakes.use() if values is not None else nullcontext(), observer:
             yield
 
 
@@ -116,7 +116,7 @@ def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
     a run would end with it too.
     """
     begun = time.perf_counter()
-    attempt = _climbed(build, limit_bytes)
+    attempt = _climb(build, limit_bytes)
     return replace(attempt.report, seconds=time.perf_counter() - begun)
 
 
@@ -142,10 +142,10 @@ def rehearse_rank(
         return attempt.report
     if not isinstance(attempt.failure.cause, AssayError):
         attempt.failure.certainty = "none"
-    return _failed(attempt).report
+    return _add_failure(attempt).report
 
 
-def _climbed(build: Build, limit_bytes: int | None) -> RungAttempt:
+def _climb(build: Build, limit_bytes: int | None) -> RungAttempt:
     tried: RungAttempt | None = None
     not_built: Exception | None = None
     rungs: tuple[Rung, ...] = ("fake", "converted") if can_fake() else ()
@@ -160,7 +160,7 @@ def _climbed(build: Build, limit_bytes: int | None) -> RungAttempt:
         if tried.failure is None:
             return tried
         if tried.failure.certainty == "sure" or not _fits_here(tried.report):
-            return _failed(tried)
+            return _add_failure(tried)
         break
     try:
         attempt = _attempt(build, "real", limit_bytes)
@@ -168,7 +168,7 @@ def _climbed(build: Build, limit_bytes: int | None) -> RungAttempt:
         raise error.__cause__ or error from None
     except StepTooLargeError:
         return _without_real(tried, not_built)
-    return _failed(attempt) if attempt.failure is not None else attempt
+    return _add_failure(attempt) if attempt.failure is not None else attempt
 
 
 def _fits_here(report: Rehearsal) -> bool:
@@ -180,15 +180,15 @@ def _fits_here(report: Rehearsal) -> bool:
 def _without_real(tried: RungAttempt | None, not_built: Exception | None) -> RungAttempt:
     """Return what is known when the step cannot be tried for real."""
     if tried is not None:
-        return _failed(tried)
+        return _add_failure(tried)
     cause = not_built.__cause__ if not_built is not None else None
     if isinstance(cause, Exception) and not is_unfakeable(cause):
         raise cause
     message = "the model cannot be built on fake tensors, and is too large to build here"
-    return RungAttempt(Rehearsal(rung="unchecked", findings=(unchecked(message, cause),)))
+    return RungAttempt(Rehearsal(rung="unchecked", findings=(unchecked_finding(message, cause),)))
 
 
-def _failed(attempt: RungAttempt) -> RungAttempt:
+def _add_failure(attempt: RungAttempt) -> RungAttempt:
     """Add the failure to the findings: as one, or as something unchecked if that is all it is."""
     failure = attempt.failure
     assert failure is not None
@@ -298,7 +298,7 @@ class _Rehearsing:
         except AssayError as error:
             self.trial.findings.append(finding_of(error, ()))
         except Exception as error:
-            self.trial.findings.append(unchecked(f"the checkpoint: {error}", error))
+            self.trial.findings.append(unchecked_finding(f"the checkpoint: {error}", error))
 
     def _is_stood_in(self) -> bool:
         """Return True if the CPU stands for an accelerator."""
@@ -326,7 +326,7 @@ class _Rehearsing:
 
         def peak_of(wanted: int) -> int:
             found = self.trial.differentiate(
-                [resized(batch, samples, wanted)] * count, scale=(samples, wanted)
+                [resize_batch(batch, samples, wanted)] * count, scale=(samples, wanted)
             )
             told = self._with_prefetched(self._with_kept(found, (samples, wanted)))
             assert told is not None
@@ -364,7 +364,7 @@ class _Rehearsing:
         pipeline, window = self.parts.pipeline, self.first
         if pipeline is None or window is None:
             return memory
-        boundaries = [scaled(each, *scale) for each in self.trial.boundaries[True]]
+        boundaries = [scale_shapes(each, *scale) for each in self.trial.boundaries[True]]
         untried = len(window.batches) - self._micro_batches(window)
         more = untried * pipeline.kept_bytes(boundaries)
         return replace(

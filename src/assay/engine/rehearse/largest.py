@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.engine.numerics.structures import mapped
+from assay.engine.numerics.structures import map_values
 from assay.engine.rehearse.known_values import MOST_WHOLE
 from assay.formats.rehearsal import Largest
 
@@ -21,7 +21,7 @@ _TRIES = 7
 _MOST_SAMPLES = 2**20
 
 
-def resized(batch: Any, samples: int, wanted: int) -> Any:
+def resize_batch(batch: Any, samples: int, wanted: int) -> Any:
     """Return a batch of `wanted` samples in place of `samples`, with the shapes of this one.
 
     Small tensors repeat their rows; large ones have no values (device `meta`). A tensor whose first
@@ -36,7 +36,7 @@ def resized(batch: Any, samples: int, wanted: int) -> Any:
             return torch.empty(shape, dtype=tensor.dtype, device="meta")
         return tensor.index_select(0, torch.arange(wanted) % samples)
 
-    return mapped(batch, resize)
+    return map_values(batch, resize)
 
 
 def largest(

@@ -66,18 +66,18 @@ class Ledger:
         number = self._numbers = self._numbers + 1
         size = storage.nbytes() if size is None else size
 
-        def freed(_: object) -> None:
+        def forget(_: object) -> None:
             held = self._held.pop(key)
             self._change(-held.size, number)
 
-        self._held[key] = _Held(number, size, weakref.ref(storage, freed))
+        self._held[key] = _Held(number, size, weakref.ref(storage, forget))
         self._change(size, number)
 
     def pass_through(self, size: int) -> None:
         """Count memory that a library took and gave back within the operation that just ended."""
         self._changes.append(_StorageChange(size, _WORKSPACE, self.where))
 
-    def resized(self, storage: Any) -> None:
+    def see_resize(self, storage: Any) -> None:
         """Take in the new size of a storage that is known.
 
         What is resized are the weights that FSDP2 gathers for a while.
@@ -123,9 +123,11 @@ class Ledger:
             if self._uses.get(change.number) != "optimizer" or change.size < 0:
                 sizes[change.number] += change.size
         where = self._changes[place].where if place >= 0 else ""
-        return self._told(peak, max(0, most - peak), sizes, where)
+        return self._peak_memory(peak, max(0, most - peak), sizes, where)
 
-    def _told(self, peak: int, workspace: int, sizes: Mapping[int, int], where: str) -> PeakMemory:
+    def _peak_memory(
+        self, peak: int, workspace: int, sizes: Mapping[int, int], where: str
+    ) -> PeakMemory:
         by_use: Counter[str] = Counter()
         for number, size in sizes.items():
             by_use[self._uses.get(number, "activations")] += size
@@ -167,11 +169,11 @@ def workspace_bytes(func: Any, args: Sequence[Any], out: Any) -> int:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return 0
     if func is torch.ops.aten.convolution.default:
-        return _copied(args[0]) + _copied(args[1]) + _copied(out)
+        return _bytes_of_copy(args[0]) + _bytes_of_copy(args[1]) + _bytes_of_copy(out)
     if func is torch.ops.aten.convolution_backward.default:
         gradient, given, weight = args[:3]
         # Gradients of the input and of the weight are computed one after the other.
-        return _copied(gradient) + _copied(given) + _copied(weight)
+        return _bytes_of_copy(gradient) + _bytes_of_copy(given) + _bytes_of_copy(weight)
     if func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
         steps, samples = args[0].shape[:2]
         hidden = args[5].shape[-1]
@@ -196,7 +198,7 @@ def kept_workspace(func: Any, args: Sequence[Any], out: Any) -> tuple[Tensor, in
     return out[3], numbers * samples * args[0].element_size()
 
 
-def _copied(tensor: Tensor) -> int:
+def _bytes_of_copy(tensor: Tensor) -> int:
     """Return the bytes of a tensor in oneDNN's layout, 0 where it is read as it is."""
     is_plain = tensor.dim() > 2 and tensor.is_contiguous()
     if not is_plain or tensor.dtype not in _BLOCKED or tensor.shape[1] < _BLOCK:

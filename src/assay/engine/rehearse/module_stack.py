@@ -27,7 +27,7 @@ class ModuleCall:
 
 
 class ModuleStack:
-    """Follows the calls of the modules of `roots`, by hooks, while `watched`.
+    """Follows the calls of the modules of `roots`, by hooks, while in `watch`.
 
     `flops` gives the FLOPs counted so far. `at` hears the path of the module at work and the phase:
     "forward", or "backward" from the gradient of its output on.
@@ -52,7 +52,7 @@ class ModuleStack:
         self._at = at
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Watch the modules within."""
         handles = []
         for module in self.names:
@@ -69,14 +69,14 @@ class ModuleStack:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = [shape_of(each) for each in args]
         given += [f"{key}={shape_of(each)}" for key, each in kwargs.items() if each is not None]
-        name = self.named(module)
+        name = self.name_of(module)
         call = ModuleCall(name, ", ".join(given), self._flops())
         self.calls.setdefault(name, call)
         self.open.append(call)
         self._at(f"{call.name}, forward")
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        name = self.named(module)
+        name = self.name_of(module)
         while self.open:  # a call that raised, and whose error was caught, is still open
             call = self.open.pop()
             if call.name == name:
@@ -92,13 +92,13 @@ class ModuleStack:
         if not tensor.requires_grad or tensor.is_leaf:
             return
 
-        def seen(_: Tensor) -> None:
+        def note(_: Tensor) -> None:
             self.behind = name
             self._at(f"{name}, backward")
 
-        tensor.register_hook(seen)  # type: ignore[no-untyped-call]
+        tensor.register_hook(note)  # type: ignore[no-untyped-call]
 
-    def named(self, module: nn.Module) -> str:
+    def name_of(self, module: nn.Module) -> str:
         """Return the path of a module and its class: `model.blocks.0 (Block)`."""
         return f"{self.names[module]} ({type(module).__name__})"
 
@@ -109,7 +109,7 @@ class ModuleStack:
         for path, module in model.named_modules():
             own = [p for p in module.parameters(recurse=False) if p not in counted]
             counted.update(own)
-            call = self.calls.get(self.named(module), ModuleCall("", "", 0))
+            call = self.calls.get(self.name_of(module), ModuleCall("", "", 0))
             failed = "failed" if call.name and not call.gave else ""
             layers.append(
                 Layer(

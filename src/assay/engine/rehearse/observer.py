@@ -64,7 +64,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         try:
             self.indices.check(func, args)
-            out = self._called(func, args, kwargs)
+            out = self._call(func, args, kwargs)
         except Exception as error:
             self.failed = RecordedCall.of(func, args, kwargs, error)
             raise
@@ -83,7 +83,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
             raise StepTooLargeError
         return out
 
-    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.values is None:
             return func(*args, **kwargs)
         out = self.values.call(func, args, kwargs)

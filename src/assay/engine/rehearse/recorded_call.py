@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from assay.engine.numerics.private_torch import overload_packet
-from assay.engine.numerics.structures import mapped, tensors_in, values_in
+from assay.engine.numerics.structures import map_values, tensors_in, values_in
 from assay.engine.rehearse.fake import Fakes, is_fake
 
 MOST_BYTES = 2**30
@@ -71,7 +71,7 @@ class RecordedCall:
         """
         try:
             with torch.no_grad():
-                args, kwargs = mapped((self.args, self.kwargs), Described.make, Described)
+                args, kwargs = map_values((self.args, self.kwargs), Described.make, Described)
                 if "device" in kwargs:
                     kwargs["device"] = torch.device("cpu")
                 self.func(*args, **kwargs)
@@ -89,7 +89,7 @@ def _describe(found: Any) -> Any:
             return tensor
         return Described(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
-    return mapped(found, describe)
+    return map_values(found, describe)
 
 
 _UNCHECKED_NAMES = (

@@ -12,9 +12,9 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.epoch_windows import no_batch
+from assay.engine.loop.epoch import no_batch
 from assay.engine.loop.process import Process
-from assay.engine.numerics.seed import undisturbed
+from assay.engine.numerics.seed import restore_generators
 from assay.engine.parallel.data import join_data_parallel
 from assay.engine.parallel.join import join_pipeline
 from assay.engine.parallel.process_group import Mesh
@@ -26,7 +26,7 @@ _MOST_WALKED = 20_000  # steps of a schedule, for each of which a scheduler of t
 
 def without_workers(data: Any) -> Any:
     """Return the loader without its workers: a few batches are all that is asked of it."""
-    return data.changed(workers=0) if isinstance(data, Loader) and data.workers else data
+    return data.with_options(workers=0) if isinstance(data, Loader) and data.workers else data
 
 
 def first_windows(
@@ -80,7 +80,7 @@ def data_stages(data: Any) -> Iterator[DataStage]:
         is_pipe = type(source).__module__.startswith(_CHAINED)
         source = getattr(source, "source", None) if is_pipe else None
     for number, stage in enumerate(reversed(chain)):
-        with undisturbed(keyed=True):
+        with restore_generators(keyed=True):
             has_items = hasattr(stage, "__getitem__") and hasattr(stage, "__len__")
             sample = stage[0] if has_items else next(iter(stage), None)
         name = f"pipe {number}" if number else "source"

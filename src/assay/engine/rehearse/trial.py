@@ -22,11 +22,17 @@ from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
-from assay.engine.numerics.structures import mapped, tensors_in, values_in
+from assay.engine.numerics.structures import map_values, tensors_in, values_in
 from assay.engine.parallel.pipeline import Pipeline
-from assay.engine.parallel.pipeline_stages import Shapes, scaled
+from assay.engine.parallel.pipeline_stages import Shapes, scale_shapes
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
-from assay.engine.rehearse.findings import finding_of, is_from_torch, kind_of, unchecked, why_not
+from assay.engine.rehearse.findings import (
+    finding_of,
+    is_from_torch,
+    kind_of,
+    unchecked_finding,
+    why_not,
+)
 from assay.engine.rehearse.known_values import HOST, Bound
 from assay.engine.rehearse.module_stack import ModuleCall, ModuleStack
 from assay.engine.rehearse.observer import Observer
@@ -95,9 +101,9 @@ class Trial:
         """Make one optimizer step from these micro-batches and return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.train()
-        with self._open(), self.stack.watched(), self._criterion.watched():
+        with self._open(), self.stack.watch(), self._criterion.watch():
             ledger.begin()
-            self._differentiated(batches, sizes)
+            self._differentiate(batches, sizes)
             ledger.use(_gradients(process), "gradients")
             self.told_output = self.told_output or shape_of(self.output)
             ledger.where = "update"
@@ -120,10 +126,10 @@ class Trial:
         """
         ledger = self.observer.ledger
         self.process.train()
-        with self._open(), self.stack.watched():
+        with self._open(), self.stack.watch():
             ledger.begin()
             sizes = [1] * len(batches) if batches[1:] else None
-            self._differentiated(batches, sizes, scale=scale)
+            self._differentiate(batches, sizes, scale=scale)
             ledger.use(_gradients(self.process), "gradients")
             memory = ledger.memory()
             self.output = None
@@ -136,7 +142,7 @@ class Trial:
         """Make one evaluation step, through `pipes` to `metrics`; return its memory."""
         process, ledger = self.process, self.observer.ledger
         process.eval()
-        with self._open(), self.stack.watched():
+        with self._open(), self.stack.watch():
             self.output = None
             ledger.begin()
             ledger.where = "evaluation"
@@ -144,7 +150,7 @@ class Trial:
             if self.pipeline is not None:
                 self.pipeline.use_boundaries(self.boundaries[False])
                 forward = self.pipeline.forward(forward)
-            self.output = self._guarded(forward, self._held(batch))
+            self.output = self._guard(forward, self._reduce_batch(batch))
             if self.output is None and self.pipeline is not None:
                 return ledger.memory()
             evaluation = Evaluation(split=split, batch=batch, size=size_of(batch))
@@ -164,8 +170,8 @@ class Trial:
         """
         self.process.train()
         try:
-            with self._open(), self.stack.watched(), self._hosted(), torch.device(HOST):
-                self._differentiated([batch], None)
+            with self._open(), self.stack.watch(), self._move_to_host(), torch.device(HOST):
+                self._differentiate([batch], None)
         except StepFailedError as failure:
             if is_device_mismatch(_root(failure.cause)):
                 message = (
@@ -181,7 +187,7 @@ class Trial:
             self._forget_gradients()
 
     @contextmanager
-    def _hosted(self) -> Iterator[None]:
+    def _move_to_host(self) -> Iterator[None]:
         """Move the tensors that modules hold as plain attributes to the host."""
         before: list[tuple[dict[str, Any], str, Any]] = []
         for owner in (self.process, *self.stack.names):
@@ -217,7 +223,7 @@ class Trial:
         """Return what values of this batch were checked against, by the number of the tensor."""
         return self.observer.indices.bounds_of(tensors_in(batch))
 
-    def _differentiated(
+    def _differentiate(
         self,
         batches: Sequence[Any],
         sizes: Sequence[int] | None,
@@ -226,32 +232,34 @@ class Trial:
         process = self.process
         process.backward.begin(sizes)
         if self.pipeline is not None:
-            self.pipeline.use_boundaries([scaled(each, *scale) for each in self.boundaries[True]])
+            self.pipeline.use_boundaries(
+                [scale_shapes(each, *scale) for each in self.boundaries[True]]
+            )
             self.output = None
-            self.output = self._guarded(
-                self._through_stages, [self._held(each) for each in batches]
+            self.output = self._guard(
+                self._through_stages, [self._reduce_batch(each) for each in batches]
             )
             return
         for batch in batches:
             self.output = None
-            self.output = self._guarded(process.training_step, self._held(batch))
+            self.output = self._guard(process.training_step, self._reduce_batch(batch))
 
     def _through_stages(self, batches: Sequence[Any]) -> Any:
         assert self.pipeline is not None
         return self.pipeline.train(batches, lambda i, stage: None)
 
-    def _held(self, batch: Any) -> Any:
+    def _reduce_batch(self, batch: Any) -> Any:
         """Return the batch to compute with; a stage between the others has none of its own."""
         if self.pipeline is not None and not (self.pipeline.is_first or self.pipeline.is_last):
             return self.pipeline.drop_unused_data(batch)
-        return mapped(batch, self.observer.tensor)
+        return map_values(batch, self.observer.tensor)
 
-    def _guarded(self, call: Callable[[Any], Any], batch: Any) -> Any:
+    def _guard(self, call: Callable[[Any], Any], batch: Any) -> Any:
         self._begin()
         try:
             return call(batch)
         except Exception as error:
-            raise self._failed(error) from error
+            raise self._failure_of(error) from error
 
     def _begin(self) -> None:
         """Forget what was at work: something else begins."""
@@ -260,7 +268,7 @@ class Trial:
         if self.observer.values is not None:
             self.observer.values.guessed = 0
 
-    def _failed(self, error: Exception) -> StepFailedError:
+    def _failure_of(self, error: Exception) -> StepFailedError:
         """Say whether the code is wrong, or only cannot be tried like this.
 
         An operation that fails on fake tensors is tried on real ones, and what those say is told.
@@ -296,8 +304,8 @@ class Trial:
             return
         except Exception as error:
             if values is None or (not values.guessed and not is_unfakeable(_root(error))):
-                raise self._failed(error) from error
-            self.findings.append(unchecked(f"the update: {why_not(_root(error))}", error))
+                raise self._failure_of(error) from error
+            self.findings.append(unchecked_finding(f"the update: {why_not(_root(error))}", error))
         for optimizer in process.backward.optimizers.values():
             if not optimizer.state:
                 self._step_alone(optimizer)
@@ -306,7 +314,9 @@ class Trial:
         try:
             optimizer.step()
         except Exception as error:
-            self.findings.append(unchecked(f"the step of {type(optimizer).__name__}", error))
+            self.findings.append(
+                unchecked_finding(f"the step of {type(optimizer).__name__}", error)
+            )
 
     def _pipe(self, pipes: Pipes, evaluation: Evaluation) -> None:
         pipes.begin(evaluation)
@@ -326,8 +336,8 @@ class Trial:
             call()
         except Exception as error:
             if values is None or (isinstance(error, AssayError) and not values.guessed):
-                raise self._failed(error) from error
-            self.findings.append(unchecked(f"{what}: {why_not(_root(error))}", error))
+                raise self._failure_of(error) from error
+            self.findings.append(unchecked_finding(f"{what}: {why_not(_root(error))}", error))
             return False
         return True
 
@@ -338,9 +348,9 @@ class Trial:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        resizes = watched_resizes(self.observer.ledger.resized)
+        resizes = watched_resizes(self.observer.ledger.see_resize)
         values = self.observer.values
-        fakes = values.fakes.used() if values is not None else nullcontext()
+        fakes = values.fakes.use() if values is not None else nullcontext()
         with _eager(), resizes, fakes, self.observer:
             yield
 
@@ -407,7 +417,7 @@ class CriterionCheck:
         self.finding: Finding | None = None
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Remember the first call within."""
         if self._criterion is None:
             yield
@@ -420,7 +430,7 @@ class CriterionCheck:
 
     def _remember(self, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._given is None:
-            self._given = mapped((args, named), self._real)
+            self._given = map_values((args, named), self._real)
 
     def _real(self, tensor: Tensor) -> Any:
         """Return the values of a tensor, or its shape where they are unknown."""
@@ -437,7 +447,7 @@ class CriterionCheck:
         size = sum(each.size_bytes for each in values_in(given, _Zeros))
         if any(value is None for value in real.values()) or size > _MOST_BYTES:
             return
-        args, named = mapped(given, _Zeros.make, _Zeros)
+        args, named = map_values(given, _Zeros.make, _Zeros)
         try:
             with torch.enable_grad():
                 functional_call(criterion, real, args, named)  # type: ignore[arg-type]

@@ -34,11 +34,11 @@ def fingerprint(tensor: Tensor) -> int | Tensor:
         if part.device.type == "cpu":
             mark = crc32(as_bytes(part), mark if isinstance(mark, int) else 0)
         else:
-            mark = mark * 31 + folded(part)
+            mark = mark * 31 + fold(part)
     return mark
 
 
-def folded(tensor: Tensor) -> Tensor:
+def fold(tensor: Tensor) -> Tensor:
     """Return a sum over the words of a tensor, each mixed and weighted by its place, modulo 2**64.
 
     The order in which a device adds does not change a sum of integers. A bare xor would miss every
@@ -52,11 +52,11 @@ def folded(tensor: Tensor) -> Tensor:
     for first in range(0, words.numel(), _BLOCK):
         block = words[first : first + _BLOCK].to(torch.int64) & _WORD
         places = torch.arange(first + 1, first + 1 + block.numel(), device=tensor.device)
-        total += (_mixed(block) * _mixed(places * _GOLDEN).bitwise_or_(1)).sum()
+        total += (_mix(block) * _mix(places * _GOLDEN).bitwise_or_(1)).sum()
     return total
 
 
-def _mixed(words: Tensor) -> Tensor:
+def _mix(words: Tensor) -> Tensor:
     """Let every bit of a word change many others, so that no two equal changes cancel."""
     words = (words ^ (words >> 16)) * 0x7FEB352D
     return words ^ (words >> 15)

@@ -272,7 +272,7 @@ class Tracer:
             if isinstance(part, nn.Module) and name != "model"
         }
         self._operations = Operations({"model": model, **roots}, self._see)
-        self._opened.enter_context(self._operations.watched())
+        self._opened.enter_context(self._operations.watch())
 
     def _see_weights(self, engine: Engine, phase: Phase, of_buffers: Phase) -> None:
         for module, name, parameter in _weights(engine, parameters=True):
@@ -385,7 +385,7 @@ _SCRATCH: Mapping[str, int] = {"mkldnn_rnn_layer": 3, "_cudnn_rnn": 3, "_thnn_fu
 
 
 class Operations(DispatchMode):  # type: ignore[no-untyped-call]
-    """Tells `see` of every operation that computes something, while it is `watched`."""
+    """Tells `see` of every operation that computes something, while in `watch`."""
 
     def __init__(self, roots: Mapping[str, nn.Module], see: See) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -397,9 +397,9 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
         self._stack = ModuleStack(roots, flops=lambda: 0, at=self._enter)
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watch(self) -> Iterator[None]:
         """Watch modules and operations within."""
-        with self._stack.watched(), self:
+        with self._stack.watch(), self:
             yield
 
     def _enter(self, place: str) -> None:
@@ -431,7 +431,7 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
                 if isinstance(each, _NUMBERS) and not [*tensors_in(each)]
             )
         found = list(tensors_in(out)) or [
-            each for i in _written(func) for each in tensors_in(args[i : i + 1])
+            each for i in _places_written(func) for each in tensors_in(args[i : i + 1])
         ]
         name = str(private_torch.overload_packet(func))
         for tensor in found[:count]:
@@ -464,7 +464,7 @@ def _traits(func: Any) -> tuple[SiteKind | None, int | None]:
 
 
 @cache
-def _written(func: Any) -> tuple[int, ...]:
+def _places_written(func: Any) -> tuple[int, ...]:
     """Return the places of the arguments that an operation writes into."""
     arguments = enumerate(private_torch.schema_of(func).arguments)
     return tuple(

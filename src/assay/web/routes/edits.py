@@ -81,7 +81,7 @@ def add_note(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Note) -> Ru
     """Add a note. Notes are never replaced: each is one more."""
     view = view_of(home, run_id)
     edits.note(view.folder, given.text)
-    return _changed(home, watches, run_id)
+    return _announce(home, watches, run_id)
 
 
 @router.put("/api/runs/{run_id}/tag")
@@ -89,7 +89,7 @@ def set_tag(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Tag) -> RunL
     """Give a run another title."""
     view = view_of(home, run_id)
     edits.retag(view.folder, given.tag, old=view.tag)
-    return _changed(home, watches, run_id)
+    return _announce(home, watches, run_id)
 
 
 @router.put("/api/runs/{run_id}/desc")
@@ -97,7 +97,7 @@ def set_description(home: HomeOf, watches: WatchesOf, run_id: RunId, given: Desc
     """Replace the description, unless somebody else has done so since it was read."""
     view = view_of(home, run_id)
     edits.describe(view.folder, given.text, title=view.tag or view.id, revision=given.seen)
-    return _changed(home, watches, run_id)
+    return _announce(home, watches, run_id)
 
 
 @router.put("/api/runs/{run_id}/results/{name:path}")
@@ -111,7 +111,7 @@ def correct_result(
     """Correct a result; what was recorded is kept."""
     view = view_of(home, run_id)
     edits.correct(view.folder, name, parse_from_page(given.value), old=view.values.get(name))
-    return _changed(home, watches, run_id)
+    return _announce(home, watches, run_id)
 
 
 @router.post("/api/acts")
@@ -170,7 +170,7 @@ def _folders(home: Home, ids: list[str]) -> list[str]:
     return [row.written.folder for row in home.catalog.rows(ids).values()]
 
 
-def _changed(home: Home, watches: Any, run_id: str) -> RunLine:
+def _announce(home: Home, watches: Any, run_id: str) -> RunLine:
     """Return the run as it is now, and tell all pages that it changed."""
     watches.of(home).announce(home.catalog.synchronize(_folders(home, [run_id])))
     return line_of(row_of(home.catalog, run_id))

@@ -102,7 +102,7 @@ Texts = Annotated[list[str], Query(max_length=200)]
 SortKeys = Annotated[list[str], Query(max_length=20)]  # SQLite joins at most 64 tables
 
 
-def asked(
+def read_question(
     where: Text = "",
     grep: Text = "",
     sort: SortKeys = ["-created"],  # noqa: B006 - a default of the API, never changed
@@ -126,7 +126,7 @@ def asked(
     )
 
 
-AskedOf = Annotated[Asked, Depends(asked)]
+AskedOf = Annotated[Asked, Depends(read_question)]
 
 
 @router.get("/api/runs", response_model=RunsPage)

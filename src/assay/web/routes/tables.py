@@ -198,7 +198,7 @@ def new_table(home: HomeOf, watches: WatchesOf, given: NewTable) -> TableFacts:
     )
     if _has_rows(given):
         table_edits.fill(home.project, given.name, _rows_of(home, given), what="filled")
-    return _changed(home, watches, given.name)
+    return _announce(home, watches, given.name)
 
 
 @router.get("/api/tables/{name}")
@@ -220,7 +220,7 @@ def change_table(home: HomeOf, watches: WatchesOf, name: Name, given: Changes) -
     before = _read(home, name)
     changes = [_change(each, before, home) for each in given.changes]
     table_edits.change(home.project, name, *changes, revision=given.revision)
-    return _changed(home, watches, name)
+    return _announce(home, watches, name)
 
 
 @router.get("/api/tables/{name}/history")
@@ -260,7 +260,7 @@ def export_table(
 def import_table(home: HomeOf, watches: WatchesOf, name: Name, given: CsvText) -> TableFacts:
     """Add the rows of a CSV file."""
     table_edits.fill(home.project, name, table_edits.csv_rows(given.text), what="imported")
-    return _changed(home, watches, name)
+    return _announce(home, watches, name)
 
 
 @router.post("/api/follow")
@@ -361,7 +361,7 @@ def _facts(home: Home, name: str) -> TableFacts:
     )
 
 
-def _changed(home: Home, watches: Any, name: str) -> TableFacts:
+def _announce(home: Home, watches: Any, name: str) -> TableFacts:
     watches.of(home).announce(Synchronized(), tables=[name])
     return _facts(home, name)
 

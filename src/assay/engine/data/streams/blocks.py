@@ -67,7 +67,7 @@ class _Blocks(DerivedStream):
         self.size = size
 
     @abstractmethod
-    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+    def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
         """Return the items of a block in the order to give them."""
 
     def open(self, way: Pass, at: Position | None = None) -> Cursor:
@@ -93,7 +93,7 @@ class _BlockCursor(OverOne):
         self.began = self.source.position()
         self.inside = 0
         random = Random(self.way.key(self.stream.lane, self.number))
-        self.block = self.stream.ordered(up_to(self.source, self.stream.size), random)
+        self.block = self.stream.put_in_order(up_to(self.source, self.stream.size), random)
         self.number += 1
 
     def __next__(self) -> Any:
@@ -126,7 +126,7 @@ class Shuffle(StreamStage):
 
 
 class _Shuffled(_Blocks):
-    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+    def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
         random.shuffle(items)
         return items
 
@@ -160,7 +160,7 @@ class _Bucketed(_Blocks):
         super().__init__(source, stage.buffer)
         self.stage = stage
 
-    def ordered(self, items: list[Any], random: Random) -> list[Any]:
+    def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
         items.sort(key=self.stage.length)
         size = self.stage.batch_size
         batches = [items[i : i + size] for i in range(0, len(items), size)]

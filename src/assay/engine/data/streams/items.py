@@ -305,7 +305,7 @@ class Prefetch(StreamStage):
         self.count = at_least_one(count, "count")
 
     def over(self, source: Stream) -> Stream:
-        drawing = [*source.draws(), *source.replayed()]
+        drawing = [*source.draws(), *source.replayed_stages()]
         if drawing:
             raise ArgumentError(
                 f"Prefetch works in a thread, but {drawing[0]} before it may draw random numbers, "

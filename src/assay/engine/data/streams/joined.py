@@ -21,8 +21,8 @@ class _Joined(Stream):
         self.lane = max(stream.lane for stream in self.streams) + 1
         self.is_sharded = _all_or_none_sharded(self.streams)
 
-    def replayed(self) -> list[str]:
-        return [name for stream in self.streams for name in stream.replayed()]
+    def replayed_stages(self) -> list[str]:
+        return [name for stream in self.streams for name in stream.replayed_stages()]
 
     def draws(self) -> list[str]:
         return [name for stream in self.streams for name in stream.draws()]

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from assay.core.errors import ArgumentError, InputError
 from assay.engine.data.randomness import epoch_followers, set_epoch
-from assay.engine.numerics.seed import PIPE, key, seed_all, undisturbed
+from assay.engine.numerics.seed import PIPE, key, restore_generators, seed_all
 
 Position: TypeAlias = Any
 """Where a cursor is: numbers and lists of them, which a checkpoint keeps as they are."""
@@ -82,7 +82,7 @@ class Stream(ABC):
         """Return the number of items of a pass; None if it is unknown."""
         return None
 
-    def replayed(self) -> list[str]:
+    def replayed_stages(self) -> list[str]:
         """Return the names of stages that cannot open at a position, and are replayed."""
         return []
 
@@ -113,8 +113,8 @@ class DerivedStream(Stream):
     def length(self, way: Pass) -> int | None:
         return self.source.length(way)
 
-    def replayed(self) -> list[str]:
-        return self.source.replayed()
+    def replayed_stages(self) -> list[str]:
+        return self.source.replayed_stages()
 
     def draws(self) -> list[str]:
         return self.source.draws()
@@ -185,7 +185,7 @@ class IterableStream(Stream):
         except TypeError:
             return None
 
-    def replayed(self) -> list[str]:
+    def replayed_stages(self) -> list[str]:
         return [type(self.iterable).__name__]
 
     def makers(self) -> list[str]:
@@ -236,8 +236,8 @@ class FunctionStream(DerivedStream):
     def length(self, way: Pass) -> None:
         return None
 
-    def replayed(self) -> list[str]:
-        return [*super().replayed(), self.name]
+    def replayed_stages(self) -> list[str]:
+        return [*super().replayed_stages(), self.name]
 
     def makers(self) -> list[str]:
         return [self.name, *super().makers()]
@@ -262,16 +262,16 @@ class ReplayCursor(Cursor):
         self.lane = lane
         self.given = 0
         self.close_source = close
-        with self._keyed():
+        with self._draw_under_key():
             self.iterator = make()
         for _ in range(skip):
             next(self, None)
 
-    def _keyed(self) -> Any:
+    def _draw_under_key(self) -> Any:
         return drawing_under(self.way.key(self.lane, self.given))
 
     def __next__(self) -> Any:
-        with self._keyed():
+        with self._draw_under_key():
             item = next(self.iterator)
         self.given += 1
         return item
@@ -293,7 +293,7 @@ class drawing_under:
         self.value = value
 
     def __enter__(self) -> None:
-        self.before = undisturbed()
+        self.before = restore_generators()
         self.before.__enter__()
         seed_all(self.value)
 

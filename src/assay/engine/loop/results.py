@@ -11,14 +11,11 @@ from torch import Tensor
 
 from assay.core.events import Event
 from assay.core.facts import Warned
-from assay.core.ports import NullRecorder, Recorder
+from assay.core.ports import NullRecorder
 from assay.engine.data.source import Window
-from assay.engine.loop.bus import Bus
-from assay.engine.loop.state import State
-from assay.engine.metrics.means import LoggedMeans
+from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
@@ -31,59 +28,58 @@ class StepResults:
 
     def __init__(
         self,
-        state: State,
-        backward: OptimizerStepBase,
-        recorder: Recorder,
-        logged: LoggedMeans,
-        bus: Bus,
+        parts: RunParts,
         *,
         log_every: int,
-        ranks: DataParallelGroup,
-        defer_to: torch.device | None,
         go_back: Callable[[DeferredStep, NonFiniteError], None],
     ) -> None:
-        self.state = state
-        self.backward = backward
-        self.recorder = recorder
-        self.logged = logged
+        self.parts = parts
         self.log_every = log_every
-        self.ranks = ranks
         self.go_back = go_back
+        self.deferred: DeferredSteps | None = None
+        self.is_deferring = False
+        self._says_empty = True
+        self._is_silent = False
+
+    def begin(self, *, defer_to: torch.device | None) -> None:
+        """Begin a run; with `defer_to` numbers of steps wait on that device."""
+        backward = self.parts.process.backward
         self.deferred = None if defer_to is None else DeferredSteps(defer_to)
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         if self.deferred is not None and not self.is_deferring:
             self._warn_waits()
         self._says_empty = not backward.num_empty
-        self._step_end = bus.points[Event.STEP_END]
         # Ranks merge what they logged, whether or not this one records it.
         self._is_silent = (
-            isinstance(recorder, NullRecorder) and not ranks.is_distributed and not self.deferred
+            isinstance(self.parts.recorder, NullRecorder)
+            and not self.parts.ranks.is_distributed
+            and not self.deferred
         )
 
     @property
     def lasting_flag(self) -> Tensor | None:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
-        if self.deferred is None or not self.is_deferring or self.backward.non_finite != "stop":
+        if self.deferred is None or not self.is_deferring:
+            return None
+        if self.parts.process.backward.non_finite != "stop":
             return None
         return self.deferred.flag
 
-    @property
-    def is_idle(self) -> bool:
-        """True while nobody wants the results of a step."""
-        return self._is_silent and self.state.mean_loss is None
-
     def end_step(self, window: Window, now: float) -> None:
         """Record the step that was just completed, or let its numbers wait on the device."""
+        state = self.parts.state
+        if self._is_silent and state.mean_loss is None:
+            return
         if self.deferred is not None:
             self._defer(self.deferred, window, now)
             return
-        if self.state.mean_loss is not None:
-            self.state.mean_loss.add(self.state.loss)
-        if self.log_every == 1 or self._is_recorded(self.state.step):
-            self.recorder.log(self._results(), self.state.step)
+        if state.mean_loss is not None:
+            state.mean_loss.add(state.loss)
+        if self._is_recorded(state.step):
+            self.parts.recorder.log(self._results(), state.step)
         else:
-            self.logged.means.clear()
-            self._record(self._epoch(), self.state.step)
+            self.parts.logged.means.clear()
+            self._record(self._epoch(), state.step)
 
     def fetch(self) -> None:
         """Fetch and record what waits on the device; NonFiniteError if a step was not finite.
@@ -91,68 +87,71 @@ class StepResults:
         After another error nothing more is raised, and if that is one of the device, what waits is
         lost.
         """
-        with suppress(RuntimeError) if self.state.error is not None else nullcontext():
+        with suppress(RuntimeError) if self.parts.state.error is not None else nullcontext():
             self._fetch()
 
     def _fetch(self) -> None:
         if self.deferred is None:
             return
+        state, backward = self.parts.state, self.parts.process.backward
         for step, values, means in self.deferred.fetch():
             points = {f"train/{name}": value for name, value in means.items()}
             if step.update is not None:
                 step.update.recall(values)
-                skipped = self.backward.skipped
+                skipped = backward.skipped
                 error = step.update.judge(values, step.step)
-                self.state.left_out += self.backward.skipped > skipped
+                state.left_out += backward.skipped > skipped
                 if error is not None:
-                    self.state.loss = self.deferred.loss
+                    state.loss = self.deferred.loss
                     self.go_back(step, error)
                     return
                 self.report_empty()
-                self.deferred.loss = self.state.loss = self.backward.loss
-                if self.state.mean_loss is not None:
-                    self.state.mean_loss.add(self.backward.loss)
-                points |= self.backward.points()
+                self.deferred.loss = state.loss = backward.loss
+                if state.mean_loss is not None:
+                    state.mean_loss.add(backward.loss)
+                points |= backward.points()
                 if step.epoch is not None:
                     points["epoch"] = float(step.epoch)
             self._record(points, step.step)
 
     def report_empty(self) -> None:
         """Say once that an update was left out because nothing in its window had a weight."""
-        if self._says_empty and self.backward.num_empty:
+        if self._says_empty and self.parts.process.backward.num_empty:
             self._says_empty = False
             message = (
                 "An update was left out and counted as skipped: no label of its window counts (all"
                 " are ignored, or their weights sum to zero). Others like it are left out without a"
                 " word."
             )
-            self.recorder.tell(Warned(message=message, step=self.state.step))
+            self.parts.recorder.tell(Warned(message=message, step=self.parts.state.step))
 
     def close(self) -> None:
         """Read each update at once again."""
         if self.deferred is not None:
             self.deferred = None
-            self.backward.defer(None)
+            self.parts.process.backward.defer(None)
 
     def _warn_waits(self) -> None:
-        kinds = ", ".join(type(each).__name__ for each in self.backward.optimizers.values())
+        optimizers = self.parts.process.backward.optimizers.values()
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in optimizers)
         message = (
             "Each step waits for the device, to see if it is finite:"
             f" {kinds} cannot leave out an update there."
         )
-        self.recorder.tell(Warned(message=message, step=self.state.step))
+        self.parts.recorder.tell(Warned(message=message, step=self.parts.state.step))
 
     def _defer(self, steps: DeferredSteps, window: Window, now: float) -> None:
         """Let the numbers of the step wait on the device; fetch all that wait when it is due."""
-        state, update = self.state, self.backward.deferred
+        state, backward = self.parts.state, self.parts.process.backward
+        update = backward.deferred
         if update is None:
             steps.loss = state.loss
             if state.mean_loss is not None:
                 state.mean_loss.add(state.loss)
             self._record(self._results(), state.step)
         else:
-            state.loss = partial(_loss_of, self.backward, update)
-        logged = self.logged.take()
+            state.loss = partial(_loss_of, backward, update)
+        logged = self.parts.logged.take()
         if update is not None or logged:
             before = {
                 "epoch": state.epoch,
@@ -165,25 +164,26 @@ class StepResults:
             }
             epoch = state.epoch if state.epoch_step == 1 else None
             steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
-        if steps.is_due(now) or self._step_end.is_due_for_few(state.step):
+        if steps.is_due(now) or self.parts.bus.points[Event.STEP_END].is_due_for_few(state.step):
             self._fetch()
 
     def _results(self) -> Mapping[str, float]:
         """Return what is recorded of the newest step, by name."""
-        state = self.state
-        points = self.backward.points()
-        if state.loss != state.loss and self.backward.non_finite == "stop":
+        parts, state, backward = self.parts, self.parts.state, self.parts.process.backward
+        points = backward.points()
+        if state.loss != state.loss and backward.non_finite == "stop":
             # A real nan would have been raised: user code made the update, and gave no loss.
             points.pop("train/loss", None)
-        if self.ranks.is_distributed:
-            points = self.logged.take_means("train", self.ranks) | points
-        elif self.deferred is None and self.logged.means:
-            points = self.logged.take_means("train") | points
+        if parts.ranks.is_distributed:
+            points = parts.logged.take_means("train", parts.ranks) | points
+        elif self.deferred is None and parts.logged.means:
+            points = parts.logged.take_means("train") | points
         return points if state.epoch_step != 1 else {**points, **self._epoch()}
 
     def _epoch(self) -> dict[str, float]:
         """Return the epoch in its first step; it holds for every step from there on."""
-        return {"epoch": float(self.state.epoch)} if self.state.epoch_step == 1 else {}
+        state = self.parts.state
+        return {"epoch": float(state.epoch)} if state.epoch_step == 1 else {}
 
     def _is_recorded(self, step: int) -> bool:
         return self.log_every > 0 and not step % self.log_every
@@ -192,7 +192,7 @@ class StepResults:
         if not self._is_recorded(step):
             points = {name: value for name, value in points.items() if name == "epoch"}
         if points:
-            self.recorder.log(points, step)
+            self.parts.recorder.log(points, step)
 
 
 def _loss_of(backward: OptimizerStepBase, update: DeferredUpdate) -> float:
