@@ -66,6 +66,7 @@ RUNS = re.compile(r"^```(python|console)$", re.MULTILINE)
 BLOCK = re.compile(r"^```\S.*?^```$", re.MULTILINE | re.DOTALL)
 LONG = {
     "a-night-of-experiments.md",
+    "comparing.md",
     "early-stopping.md",
     "exporting.md",
     "golden-runs.md",

@@ -150,11 +150,11 @@ def test_marks_n_and_p_of_a_table_are_explained_below_it(assay: Assay) -> None:
     said = assay("table", "show", "digits")
 
     head, best, near, far, blank, *legend = said.lines
-    assert best.endswith("0.920 ± 0.020*") and near.endswith("0.910 ± 0.020†")
+    assert best.endswith("0.920 ± 0.020*") and near.endswith("0.910 ± 0.020_†")
     assert far.endswith("0.510 ± 0.010") and not blank and head.split() == ["name", "acc"]
     assert " ".join(legend) == (
         "± is the sample standard deviation of n = 3 runs in each cell."
-        " *: best of its column (acc: the largest)."
+        " *: best of its column (acc: the largest). _: the one after it."
         " Welch's two-sided t-test against the best of the column, † where p > 0.05;"
         " acc: near p = 0.57 †, far_1 p < 0.001."
     )
@@ -165,7 +165,7 @@ def test_the_table_of_a_paper_has_n_and_p_below_it(assay: Assay) -> None:
     markdown = assay("table", "export", "digits", "--as", "markdown").out
     latex = assay("table", "export", "digits", "--as", "latex").out
 
-    assert "| near | 0.910 ± 0.020 † |" in markdown
+    assert "| near | *0.910 ± 0.020* † |" in markdown
     assert "n = 3 runs in each cell." in markdown and "Bold: best of its column" in markdown
     assert r"near p = 0.57 †, far\_1 p \< 0.001." in markdown
     _, below = latex.split(r"\end{tabular}")

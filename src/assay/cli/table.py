@@ -5,12 +5,18 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from assay.cli.completion import complete_expression, complete_runs, complete_tables
+from assay.cli.completion import (
+    complete_columns,
+    complete_expression,
+    complete_runs,
+    complete_tables,
+)
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, RecordError, did_you_mean
 from assay.core.formatting import count, moment
@@ -19,7 +25,7 @@ from assay.core.terminal import visible
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
-from assay.query.find import select_runs
+from assay.query.find import label_groups, select_group, select_runs
 from assay.query.result_tables import (
     ShownCell,
     ShownRow,
@@ -41,7 +47,13 @@ from assay.store.tables import (
     table_names,
 )
 
-FORMS = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".json": "json"}
+FORMS = {
+    ".md": "markdown",
+    ".tex": "latex",
+    ".csv": "csv",
+    ".html": "html",
+    ".json": "json",
+}
 
 
 @click.group(
@@ -141,15 +153,8 @@ def set_(
     new: Any = value
     catalog = _catalog(project)
     if runs or where:
-        link = Link(
-            value=value, runs=tuple(run.id for run in select_runs(runs, project)), where=where
-        )
-        if where:
-            catalog.ids(Asked(where=where))  # a mistake in it is told here, not shown in the cell
-        now = follow(link, catalog)
-        if now.state == "gone":
-            raise InputError(f"That leads to no value: {now.value or 'no such run has one'}")
-        new = Link(value=link.value, runs=link.runs, where=link.where, seen=seen_now(now))
+        ids = tuple(run.id for run in select_runs(runs, project))
+        new = _link(Link(value=value, runs=ids, where=where), catalog)
     if name not in table_names(project):
         table_edits.create(project, name)
     table = _read(project, name)
@@ -164,8 +169,91 @@ def set_(
 
 
 @command.command(
+    name="fill",
+    help="""Add a row for the runs of each EXPR, and a column for each -m: a metric or a key, with
+    `:max` or `:min` where large or small values of it are good. Cells are mean ± deviation:
+
+    \b
+    assay table fill digits 'tag = a' 'tag = b' -m valid/acc.max:max -m model.width
+
+    A row has the tag that its runs share, else the EXPR. Later runs that fulfil it count, too.""",
+)
+@click.argument("name", shell_complete=complete_tables)
+@click.argument(
+    "expressions", metavar="EXPR...", nargs=-1, required=True, shell_complete=complete_expression
+)
+@click.option(
+    "-m",
+    "--metric",
+    "metrics",
+    metavar="NAME[:max|min]",
+    multiple=True,
+    required=True,
+    shell_complete=complete_columns,
+    help="A column of `assay ls`; may be repeated.",
+)
+def fill(name: str, expressions: tuple[str, ...], metrics: tuple[str, ...]) -> int:
+    project = project_here()
+    catalog = _catalog(project)
+    selections = [select_group(catalog, each) for each in expressions]
+    columns = [_split_mode(each) for each in metrics]
+    rows = {
+        label: [_link(Link(value=value, where=where), catalog, row=label) for value, _ in columns]
+        for label, where in zip(label_groups(expressions, selections), expressions, strict=True)
+    }
+    if name not in table_names(project):
+        table_edits.create(project, name)
+    table = _read(project, name)
+    changes = []
+    for label, links in rows.items():
+        table, row = _with_row(project, name, table, label)
+        for (value, mode), link in zip(columns, links, strict=True):
+            table, column = _with_column(project, name, table, value)
+            changes.append(TableChange(what="cell", row=row, column=column, new=link))
+            if mode:
+                changes.append(TableChange(what="column", column=column, new={"best": mode}))
+    table = table_edits.change(project, name, *changes)
+    echo("\n".join(_lines(follow_links(table, catalog))))
+    return 0
+
+
+@command.command(
+    name="check",
+    help="""Say which numbers of a LaTeX document are no longer those of the records. A comment
+    says which cell a number is of: `assay table export` writes one before each row, and a line of
+    text can end in `% assay: TABLE/ROW/COLUMN`. Exits with 1 when a number differs.""",
+)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+def check(files: tuple[str, ...]) -> int:
+    from assay.report.document_check import check_document
+
+    project = project_here()
+    catalog = _catalog(project)
+    texts = {file: _read_text(file) for file in files}
+    total, wrong = 0, 0
+    for file, text in texts.items():
+        marked, found = check_document(text, project, catalog)
+        total += marked
+        wrong += len(found)
+        for each in found:
+            echo(visible(f"{file}:{each.line}: {each.place} {each.now}"))
+    if not total:
+        raise InputError(
+            f"No number in {', '.join(files)} says which cell it is of.",
+            fix="`assay table export NAME FILE.tex` writes that; or end a line with"
+            " `% assay: TABLE/ROW/COLUMN`",
+        )
+    are = "is" if total == 1 else "are"
+    if wrong:
+        echo(f"{wrong} of {count(total, 'number')} {are} not what the records say", err=True)
+        return 1
+    echo(f"{count(total, 'number')} {are} what the records say")
+    return 0
+
+
+@command.command(
     name="export",
-    help="Write a table as Markdown, LaTeX (booktabs), CSV or JSON, as FILE's ending says.",
+    help="Write a table as Markdown, LaTeX (booktabs), CSV, HTML or JSON, as FILE's ending says.",
 )
 @click.argument("name", shell_complete=complete_tables)
 @click.argument("file", required=False)
@@ -193,6 +281,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
         "markdown": table.to_markdown,
         "latex": table.to_latex,
         "csv": table.to_csv,
+        "html": table.to_html,
         "json": table.to_json,
     }
     text = writers[chosen]()
@@ -213,11 +302,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
 @click.argument("file")
 def import_(name: str, file: str) -> int:
     project = project_here()
-    try:
-        text = read_bytes(file, MAX_BYTES, follow=True).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The file cannot be read: {error}", where=file) from error
-    rows = table_edits.csv_rows(text)
+    rows = table_edits.csv_rows(_read_text(file))
     if name not in table_names(project):
         table_edits.create(project, name)
     table = table_edits.fill(project, name, rows, what="imported")
@@ -237,6 +322,29 @@ def _catalog(project: Project) -> Catalog:
     catalog = Catalog(project)
     catalog.synchronize()
     return catalog
+
+
+def _read_text(file: str) -> str:
+    try:
+        return read_bytes(file, MAX_BYTES, follow=True).decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The file cannot be read: {error}", where=file) from error
+
+
+def _link(link: Link, catalog: Catalog, *, row: str = "") -> Link:
+    """Return a link that remembers what it shows now; InputError for one that shows nothing."""
+    if link.where:
+        catalog.ids(Asked(where=link.where))  # a mistake in it is told here, not shown in the cell
+    now = follow(link, catalog)
+    if now.state == "gone":
+        what = f"{link.value} of {row}" if row else "That"
+        raise InputError(f"{what} leads to no value: {now.value or 'no such run has one'}")
+    return replace(link, seen=seen_now(now))
+
+
+def _split_mode(text: str) -> tuple[str, str]:
+    name, _, mode = text.rpartition(":")
+    return (name, mode) if mode in ("max", "min") else (text, "")
 
 
 def _read(project: Project, name: str) -> ResultTable:
@@ -292,7 +400,7 @@ def _lines(found: ShownTable) -> list[str]:
         return ["The table is empty."]
     numeric = [i for i in range(len(head)) if _is_numeric(found.rows, i)]
     lines = align_rows([head, *body], to_right=numeric)
-    notes = [line for text in found.legend("*") for line in _wrap(text)]
+    notes = [line for text in found.legend("*", "_") for line in _wrap(text)]
     return [paint(lines[0], "dim", on=color), *lines[1:], *(["", *notes] if notes else [])]
 
 
@@ -303,7 +411,8 @@ def _wrap(text: str) -> list[str]:
 
 
 def _text(cell: ShownCell) -> str:
-    mark = "*" if cell.is_best else "†" if cell.is_near else ""
+    marks = (cell.is_best, "*"), (cell.is_second, "_"), (cell.is_near, "†")
+    mark = "".join(sign for is_marked, sign in marks if is_marked)
     text = visible(cell.text or "-")
     if cell.state == "stale":
         return f"{text}{mark} (was {visible(cell.seen)})"

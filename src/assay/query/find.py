@@ -15,7 +15,8 @@ from assay.core.ids import id_of_folder
 from assay.core.terminal import elide
 from assay.formats.manifest import Checkpoint, describe_damage, find_named
 from assay.formats.run_file import FILE_NAME
-from assay.query.catalog import Asked, open_catalog
+from assay.query.catalog import Asked, Catalog, Selection, open_catalog
+from assay.query.columns import COLUMNS
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store.known_projects import project_here
@@ -68,6 +69,28 @@ def select_runs(addresses: Iterable[str], project: Project | None = None) -> lis
     return list(found.values())
 
 
+def select_group(catalog: Catalog, where: str) -> Selection:
+    """Return the runs that an expression of `assay ls` lists; InputError where it lists none."""
+    if not is_expression(where):
+        raise InputError(
+            f"`{where}` is no expression of `assay ls`.", fix=f"'tag = {where}' has that tag"
+        )
+    found = catalog.select(Asked(where=where, sort=("created",)))
+    if not len(found):
+        raise InputError(f"No run fulfils `{where}`.", fix="`assay ls EXPR` lists those that do")
+    return found
+
+
+def label_groups(expressions: Sequence[str], selections: Sequence[Selection]) -> list[str]:
+    """Return the tag that all runs of an expression share, if no other has it; else its text."""
+    tags = [set(selection.values([COLUMNS["tag"]])[0]) for selection in selections]
+    names = [next(iter(found)) if len(found) == 1 else None for found in tags]
+    return [
+        name if name and names.count(name) == 1 else where
+        for name, where in zip(names, expressions, strict=True)
+    ]
+
+
 def run_of_job(start: Path, job: str, *, newest: int = 0) -> RunView | None:
     """Return the run of a job in the project of a folder, whatever it came to; None without one.
 
@@ -94,9 +117,7 @@ def _find_runs(address: str, project: Project | None) -> list[RunView]:
     except InputError:
         if not is_expression(address):  # a tag may read like one
             raise
-    rows = catalog.select(Asked(where=address, sort=("created",))).rows()
-    if not rows:
-        raise InputError(f"No run fulfils `{address}`.", fix="`assay ls EXPR` lists those that do")
+    rows = select_group(catalog, address).rows()
     return [RunView(row.path) for row in rows if row is not None]
 
 

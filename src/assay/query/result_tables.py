@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from typing import Any, Literal
+from urllib.parse import quote
 
 from assay.core.errors import AssayError
 from assay.core.formatting import number
@@ -24,6 +26,13 @@ P_LIMIT = 0.05
 LEAST_P = 0.001
 MAX_LINKED = 1_000
 _TOLERANCE = 1e-12
+MARK = "assay:"
+"""What a line of a document begins with that says of which runs a number is."""
+
+_IN_MARKDOWN = ("**{}**", "*{}*", "{} †")
+_IN_HTML = ("<strong>{}</strong>", "<u>{}</u>", "{} †")
+_IN_LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}", r"{}$^{{\dagger}}$")
+"""How the best, the second, and one near the best are marked."""
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -48,8 +57,9 @@ class ShownCell:
 
     `value` is its number or text, `samples` the numbers of each run behind it. `left_out` has the
     status of each run that does not count, since others finished, by id. `is_best`: the best of its
-    column; `p`: that of Welch's test against the best, None where one of the two has fewer than two
-    runs; `is_near`: the test cannot tell it from the best. `seen` is what a stale one was.
+    column; `is_second`: the second of three or more; `p`: that of Welch's test against the best,
+    None where one of the two has fewer than two runs; `is_near`: the test cannot tell it from the
+    best. `seen` is what a stale one was.
     """
 
     text: str = ""
@@ -62,6 +72,7 @@ class ShownCell:
     link: Link | None = None
     seen: str = ""
     is_best: bool = False
+    is_second: bool = False
     is_near: bool = False
     p: float | None = None
 
@@ -84,10 +95,10 @@ class ShownTable:
         """Count of the cells that are no longer what somebody saw."""
         return sum(cell.state in ("stale", "gone") for row in self.rows for cell in row.cells)
 
-    def legend(self, best: str) -> list[str]:
+    def legend(self, best: str, second: str) -> list[str]:
         """Return sentences about what the table shows: ±, n, marks and p.
 
-        `best` is how the best of a column is marked.
+        `best` and `second` are how the best of a column and the one after it are marked.
         """
         lines = [_spread_line(self.rows)] if any(map(_has_numbers, self.rows)) else []
         columns = list(enumerate(self.table.columns))
@@ -97,7 +108,9 @@ class ShownTable:
             if any(row.cells[at].is_best for row in self.rows)
         ]
         if marked:
-            lines.append(f"{best}: best of its column ({', '.join(marked)}).")
+            has_second = any(cell.is_second for row in self.rows for cell in row.cells)
+            after = f" {second}: the one after it." if has_second else ""
+            lines.append(f"{best}: best of its column ({', '.join(marked)}).{after}")
         tested = [
             f"{column.title}: {', '.join(found)}"
             for at, column in columns
@@ -126,60 +139,91 @@ class ShownTable:
     def to_csv(self) -> str:
         """Return a CSV file with a head.
 
-        A column with standard deviations is followed by these and by the numbers of runs.
+        A column with standard deviations is followed by these and by the numbers of runs, a column
+        of values of runs by their ids.
         """
-        has_spread = [
-            any(row.cells[i].std is not None for row in self.rows)
-            for i in range(len(self.table.columns))
-        ]
+        places = range(len(self.table.columns))
+        has_spread = [any(row.cells[i].std is not None for row in self.rows) for i in places]
+        has_runs = [any(row.cells[i].runs for row in self.rows) for i in places]
         head = []
-        for column, is_spread in zip(self.table.columns, has_spread, strict=True):
-            head.append(column.title)
-            if is_spread:
-                head += [f"{column.title} std", f"{column.title} n"]
+        for i, column in enumerate(self.table.columns):
+            spread = ["std", "n"] if has_spread[i] else []
+            more = [*spread, *(["runs"] if has_runs[i] else [])]
+            head += [column.title, *(f"{column.title} {each}" for each in more)]
         lines: list[list[Any]] = [head]
         for row in self.rows:
             cells: list[Any] = []
-            for cell, is_spread in zip(row.cells, has_spread, strict=True):
-                cells += _csv_cells(cell, is_spread)
+            for i, cell in enumerate(row.cells):
+                cells += _csv_cells(cell, has_spread[i])
+                cells += [" ".join(cell.runs)] if has_runs[i] else []
             lines.append(cells)
         return csv_text(lines)
 
     def to_markdown(self) -> str:
         """Return a Markdown table with the best of each column bold, and its legend below.
 
-        A dagger marks values that the test cannot tell from the best.
+        A dagger marks values that the test cannot tell from the best. A comment at the end has the
+        runs of each cell.
         """
         head = [_markdown(column.title) for column in self.table.columns]
         sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
         lines = [head, sides]
         for row in self.rows:
-            lines.append(
-                [_mark(cell, _markdown(cell.text), "**", "**", " †") for cell in row.cells]
-            )
+            lines.append([_mark(cell, _markdown(cell.text), _IN_MARKDOWN) for cell in row.cells])
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-        return text + "".join(f"\n{_markdown(line)}\n" for line in self.legend("Bold"))
+        text += "".join(f"\n{_markdown(line)}\n" for line in self.legend("Bold", "Italic"))
+        sources = [each for row in self.rows for each in self._sources(row)]
+        return text + ("\n<!--\n" + "\n".join(sources) + "\n-->\n" if sources else "")
+
+    def to_html(self) -> str:
+        """Return an HTML table with its legend below, and the runs of each cell as `data-runs`."""
+        head = "".join(f'<th scope="col">{escape(each.title)}</th>' for each in self.table.columns)
+        lines = ["<table>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
+        for row in self.rows:
+            cells = []
+            for column, cell in zip(self.table.columns, row.cells, strict=True):
+                data = ""
+                if cell.link is not None:
+                    place = escape(self._place(row, column))
+                    data = f' data-cell="{place}" data-runs="{" ".join(cell.runs)}"'
+                cells.append(f"<td{data}>{_mark(cell, escape(cell.text), _IN_HTML)}</td>")
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        lines += ["</tbody>", "</table>"]
+        lines += [f"<p>{escape(line)}</p>" for line in self.legend("Bold", "Underlined")]
+        return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
         """Return a `tabular` for booktabs with the best of each column bold, and its legend below.
 
-        A dagger marks values that the test cannot tell from the best.
+        A dagger marks values that the test cannot tell from the best. A comment before each row has
+        the runs of its cells, by which `assay table check` finds them again.
         """
         columns = "".join(
             "r" if _is_numeric(self, i) else "l" for i in range(len(self.table.columns))
         )
         lines = [r"% \usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
-        lines.append(" & ".join(_latex(column.title) for column in self.table.columns) + r" \\")
+        lines.append(" & ".join(latex_text(column.title) for column in self.table.columns) + r" \\")
         lines.append(r"\midrule")
         for row in self.rows:
-            cells = [
-                _mark(cell, _latex(cell.text), r"\textbf{", "}", r"$^{\dagger}$")
-                for cell in row.cells
-            ]
+            lines += [f"% {each}" for each in self._sources(row)]
+            cells = [_mark(cell, latex_text(cell.text), _IN_LATEX) for cell in row.cells]
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [rf"\par{{\footnotesize {_latex(line)}\par}}" for line in self.legend("Bold")]
+        legend = self.legend("Bold", "Underlined")
+        lines += [rf"\par{{\footnotesize {latex_text(line)}\par}}" for line in legend]
         return "\n".join(lines) + "\n"
+
+    def _sources(self, row: ShownRow) -> list[str]:
+        """Return a line for each cell of a row that leads to runs: which cell, which runs."""
+        return [
+            f"{MARK} {self._place(row, column)}: {' '.join(cell.runs)}"
+            for column, cell in zip(self.table.columns, row.cells, strict=True)
+            if cell.link is not None
+        ]
+
+    def _place(self, row: ShownRow, column: TableColumn) -> str:
+        """Return TABLE/ROW/COLUMN."""
+        return "/".join(quote(each, safe="") for each in (self.table.name, row.key, column.key))
 
 
 _TEST = f"Welch's two-sided t-test against the best of the column, † where p > {P_LIMIT:g};"
@@ -257,7 +301,8 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
     if not here:
         return ShownCell("-", "gone", link=link, seen=seen, runs=tuple(ids))
     left_out = {each: row.status for each, row in rows.items() if each not in counted}
-    cell = _join_values([values[each] for each in here])
+    is_setting = catalog.column(link.value).kind == "config"
+    cell = _join_values([values[each] for each in here], is_setting=is_setting)
     is_gone = bool(link.runs) and len(here) + len(left_out) < len(link.runs)
     state: State = "stale"
     if any(row.status == "running" for row in rows.values()):
@@ -273,17 +318,21 @@ def _select_runs(link: Link, catalog: Catalog) -> list[str]:
     return catalog.ids(asked)[:MAX_LINKED]
 
 
-def _join_values(values: Sequence[Any]) -> ShownCell:
-    """Return the cell of the values of several runs: mean and deviation, or the different texts."""
+def _join_values(values: Sequence[Any], *, is_setting: bool) -> ShownCell:
+    """Return the cell of the values of several runs: mean and deviation, or the different texts.
+
+    A setting that they share is that value, of no n.
+    """
     numbers = tuple(float(each) for each in values if isinstance(each, int | float))
     if len(numbers) < len(values):
         text = ", ".join(dict.fromkeys(map(str, values)))
         return ShownCell(text, value=text)
     together = compute_spread(numbers)
-    if together.count == 1:
-        (only,) = values
+    is_shared = is_setting and len(set(numbers)) == 1
+    if together.count == 1 or is_shared:
+        only = values[0]
         text = str(only) if type(only) is int else number(float(only))
-        return ShownCell(text, value=together.mean, samples=numbers)
+        return ShownCell(text, value=numbers[0], samples=() if is_setting else numbers)
     return ShownCell(str(together), value=together.mean, std=together.std, samples=numbers)
 
 
@@ -338,6 +387,8 @@ def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tupl
             continue
         choose = max if column.best == "max" else min
         top = choose(value for _, value in finite)
+        others = {value for _, value in finite if value != top}
+        second = choose(others) if others and len(finite) > 2 else None
         best = next(cells[i][at] for i, value in finite if value == top)
         for i, value in finite:
             cell = cells[i][at]
@@ -345,8 +396,9 @@ def _with_best(columns: Sequence[TableColumn], rows: Sequence[ShownRow]) -> tupl
                 cells[i][at] = replace(cell, is_best=True)
                 continue
             test = welch(best.samples, cell.samples)
-            if test is not None:
-                cells[i][at] = replace(cell, is_near=test.p > P_LIMIT, p=test.p)
+            is_near = test is not None and test.p > P_LIMIT
+            p = test.p if test is not None else None
+            cells[i][at] = replace(cell, is_second=value == second, is_near=is_near, p=p)
     return tuple(ShownRow(row.key, tuple(line)) for row, line in zip(rows, cells, strict=True))
 
 
@@ -382,10 +434,11 @@ def _is_numeric(found: ShownTable, at: int) -> bool:
     return bool(values) and all(isinstance(value, float) for value in values)
 
 
-def _mark(cell: ShownCell, text: str, begin: str, end: str, near: str) -> str:
-    if cell.is_best:
-        return f"{begin}{text}{end}"
-    return f"{text}{near}" if cell.is_near else text
+def _mark(cell: ShownCell, text: str, marks: tuple[str, str, str]) -> str:
+    best, second, near = marks
+    text = best.format(text) if cell.is_best else text
+    text = second.format(text) if cell.is_second else text
+    return near.format(text) if cell.is_near else text
 
 
 def _markdown(text: str) -> str:
@@ -393,5 +446,5 @@ def _markdown(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in one_line)
 
 
-def _latex(text: str) -> str:
+def latex_text(text: str) -> str:
     return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))

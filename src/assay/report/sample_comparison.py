@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.formatting import count
-from assay.query.catalog import Asked, Catalog, Selection
+from assay.query.catalog import Catalog, Selection
 from assay.query.columns import COLUMNS, Column
-from assay.query.find import is_expression
+from assay.query.find import label_groups, select_group
 from assay.query.groups import Spread, choose_counted, compute_spread
 from assay.query.run import RunView
 from assay.query.significance import (
@@ -171,9 +171,9 @@ def compare_samples(
     """
     stats = _scipy_stats()
     column = catalog.known_column(metric)
-    selections = [_select(catalog, each) for each in expressions]
+    selections = [select_group(catalog, each) for each in expressions]
     _refuse_overlap(expressions, selections)
-    labels = _labels(expressions, selections)
+    labels = label_groups(expressions, selections)
     samples = [
         _read_sample(selection, column, where, label)
         for selection, where, label in zip(selections, expressions, labels, strict=True)
@@ -220,17 +220,6 @@ def _scipy_stats() -> ModuleType:
 # ------------------------------------------------------------------------------------ the samples
 
 
-def _select(catalog: Catalog, where: str) -> Selection:
-    if not is_expression(where):
-        raise InputError(
-            f"`{where}` is no expression of `assay ls`.", fix=f"'tag = {where}' has that tag"
-        )
-    found = catalog.select(Asked(where=where, sort=("created",)))
-    if not len(found):
-        raise InputError(f"No run fulfils `{where}`.", fix="`assay ls EXPR` lists those that do")
-    return found
-
-
 def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection]) -> None:
     seen: dict[str, str] = {}
     for where, selection in zip(expressions, selections, strict=True):
@@ -243,16 +232,6 @@ def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection])
                 fix="narrow one of them with `and ...`",
             )
         seen |= dict.fromkeys(ids, where)
-
-
-def _labels(expressions: Sequence[str], selections: Sequence[Selection]) -> list[str]:
-    """Return the tag that all runs of an expression share, if no other has it; else its text."""
-    tags = [set(selection.values([COLUMNS["tag"]])[0]) for selection in selections]
-    names = [next(iter(found)) if len(found) == 1 else None for found in tags]
-    return [
-        name if name and names.count(name) == 1 else where
-        for name, where in zip(names, expressions, strict=True)
-    ]
 
 
 def _read_sample(selection: Selection, column: Column, where: str, label: str) -> RunSample:

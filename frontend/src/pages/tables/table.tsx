@@ -20,7 +20,7 @@ import styles from "./tables.module.css";
 
 type TableFacts = Schema["TableFacts"];
 type CellFacts = Schema["CellFacts"];
-type Form = "markdown" | "latex" | "csv" | "json";
+type Form = "markdown" | "latex" | "csv" | "html" | "json";
 type Change = Partial<Schema["ChangeFacts"]> & Pick<Schema["ChangeFacts"], "what">;
 
 /** The table as a change will leave it, shown until the server has answered. */
@@ -41,6 +41,7 @@ const FORMS: readonly { form: Form; title: string }[] = [
   { form: "markdown", title: "Markdown" },
   { form: "latex", title: "LaTeX (booktabs)" },
   { form: "csv", title: "CSV" },
+  { form: "html", title: "HTML" },
   { form: "json", title: "JSON" },
 ];
 
@@ -445,7 +446,7 @@ function Cell({ cell, isFixed, onEdit, onShow, onAccept, onEmpty }: CellProps) {
   const { project } = useShared();
   const search = project ? { project } : {};
   const only = cell.runs.length === 1 ? cell.runs[0] : undefined;
-  const text = <span className={cell.isBest ? styles.best : undefined}>{cell.text}</span>;
+  const text = <span className={cell.isBest ? styles.best : cell.isSecond ? styles.second : undefined}>{cell.text}</span>;
   const others = Object.entries(cell.leftOut).map(([id, status]) => `${id} (${status})`);
   const without = others.length ? `, without ${others.join(", ")}` : "";
   const title = cell.link ? `${cell.link.value} of ${cell.runs.length} runs${cell.link.where ? ` (${cell.link.where})` : ""}${without}: ${showWhole(cell)}` : cell.text;
@@ -519,7 +520,7 @@ function isNumeric(facts: TableFacts, at: number): boolean {
 }
 
 function withText(facts: TableFacts, place: Place, text: string): TableFacts {
-  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], leftOut: {}, link: null, seen: "", isBest: false, isNear: false, p: null };
+  const cell: CellFacts = { text, state: text ? "text" : "empty", value: text, std: null, count: 0, runs: [], leftOut: {}, link: null, seen: "", isBest: false, isSecond: false, isNear: false, p: null };
   const rows = facts.rows.map((row, at) => (at === place.row ? { ...row, cells: row.cells.map((each, column) => (column === place.column ? cell : each)) } : row));
   return { ...facts, rows };
 }

@@ -57,6 +57,7 @@ class CellFacts(Model):
     link: LinkFacts | None
     seen: str
     is_best: bool
+    is_second: bool
     is_near: bool
     p: float | None
 
@@ -242,7 +243,7 @@ def table_history(
 
 @router.get("/api/tables/{name}/export", response_class=Response)
 def export_table(
-    home: HomeOf, name: Name, form: Literal["markdown", "latex", "csv", "json"]
+    home: HomeOf, name: Name, form: Literal["markdown", "latex", "csv", "html", "json"]
 ) -> Response:
     """Return a table for a paper or a spreadsheet."""
     found = follow_links(_read(home, name), home.catalog)
@@ -250,6 +251,7 @@ def export_table(
         "markdown": (found.to_markdown, "md"),
         "latex": (found.to_latex, "tex"),
         "csv": (found.to_csv, "csv"),
+        "html": (found.to_html, "html"),
         "json": (found.to_json, "json"),
     }[form]
     headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
@@ -356,7 +358,7 @@ def _facts(home: Home, name: str) -> TableFacts:
         rows=[
             RowFacts(key=row.key, cells=[_cell(cell) for cell in row.cells]) for row in found.rows
         ],
-        legend=found.legend("Bold"),
+        legend=found.legend("Bold", "Underlined"),
         stale=found.stale,
     )
 
@@ -381,6 +383,7 @@ def _cell(cell: ShownCell) -> CellFacts:
         else None,
         seen=cell.seen,
         is_best=cell.is_best,
+        is_second=cell.is_second,
         is_near=cell.is_near,
         p=cell.p,
     )
