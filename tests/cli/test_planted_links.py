@@ -182,6 +182,19 @@ def test_a_run_is_not_resumed_whose_files_are_links(
     assert not recorder.folder.lease.exists()
 
 
+@pytest.mark.parametrize("target", ["../../victim", "../checkpoints/../../..", "/etc"])
+def test_a_run_is_not_resumed_whose_link_to_a_checkpoint_leads_elsewhere(
+    project: Project, target: str
+) -> None:
+    with start_run(project, AttemptSpec(keep_code=False)) as recorder:
+        recorder.log({"loss": 1.0}, 1)
+    (recorder.folder.path / "checkpt").mkdir()
+    (recorder.folder.path / "checkpt" / "best").symlink_to(target)
+
+    with pytest.raises(InputError, match="`checkpt/best` of this run is a link"):
+        start_attempt(recorder.folder, from_step=1)
+
+
 def test_code_is_not_kept_behind_a_store_that_is_a_link(project: Project, victim: Path) -> None:
     (project.root / "model.py").write_text("x = 1\n")
     planted(project.code_dir, victim)

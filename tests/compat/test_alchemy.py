@@ -438,6 +438,121 @@ def test_training_and_test_of_the_text_make_two_records_with_equal_metrics(
     assert kept == [("EvalNer", False), ("LogBest", None), ("SaveExamples", None)]
 
 
+LOGGED = (
+    'tag = "t"\nplugins = [{ type = "alchemy.plugins.FileLogger", log_dir = "records/train" }]\n'
+)
+
+
+def weights_at(view: RunView, step: int) -> bytes:
+    return (view.folder.checkpoints / f"step-{step:09d}" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.row("A95", "A37")
+def test_a_run_with_a_file_logger_is_resumed_to_the_bits_of_one_that_was_not_stopped(
+    python: Run, project: Path
+) -> None:
+    (project / "cfg.toml").write_text(LOGGED + training("train", epochs=4), encoding="utf-8")
+    run = ("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+
+    python(*run, "--max-steps", "5")
+    python("-m", "assay", "resume", "last")
+    python(*run, "--tag", "whole")
+
+    by_tag = {view.tag: view for view in records(project)}
+    stopped, whole = by_tag["t"], by_tag["whole"]
+    assert len(stopped.file.attempts) == 2
+    latest = stopped.path / "checkpt" / "latest"
+    assert latest.resolve() == stopped.folder.checkpoints / "step-000000012"
+    assert weights_at(stopped, 12) == weights_at(whole, 12)
+
+
+RECALL = """
+class Recall:
+    def begin_eval(self, evaluation):
+        self.hit = self.all = 0
+
+    def __call__(self, output):
+        is_one = output["target"] == 1
+        self.hit += int((output["pred"].argmax(-1)[is_one] == 1).sum())
+        self.all += int(is_one.sum())
+        return output
+
+    def end_eval(self, evaluation):
+        return {"recall": self.hit / max(1, self.all)}
+"""
+
+
+@pytest.mark.row("A94", "A76", "A77")
+def test_an_evaluation_by_a_pipeline_runs_the_evalpipes_and_chooses_the_best_checkpoint(
+    python: Run, project: Path
+) -> None:
+    (project / "src" / "pipeline.py").write_text(
+        "from typing import Any, Dict\nfrom alchemy import *\n" + executed("S-A3"),
+        encoding="utf-8",
+    )
+    (project / "src" / "recall.py").write_text(RECALL, encoding="utf-8")
+    item = '{ type = "pipeline.EvalEpochEEPipeline", period = 2, split = "dev" }'
+    plugins = f'{{ type = "assay.engine.Pipelines", end_epoch = [{item}] }}'
+    logged = LOGGED.replace("[{", f"[{plugins}, {{")
+    config = f"""{logged}
+[task]
+evalpipes = [{{ type = "recall.Recall" }}]
+{training("train", "dev", epochs=4)}
+[evaluate]
+every = "never"
+[checkpoint]
+best = {{ metric = "dev/recall", mode = "max" }}
+"""
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    python("-m", "assay", "run", "cfg.toml", "--device", "cpu")
+
+    (view,) = records(project)
+    curve = read_series(view.folder.metrics)["dev/recall"]
+    assert curve.steps.tolist() == [6, 12]
+    best = curve.steps[int(np.argmax(curve.values))]
+    assert view.best is not None and (view.best.metric, view.best.step) == ("dev/recall", best)
+    assert (view.path / "checkpt" / "best" / "manifest.json").is_file()
+
+
+def test_a_best_metric_of_a_split_that_no_plugin_could_evaluate_is_still_an_error(
+    project: Path,
+) -> None:
+    best = 'best = { metric = "dev/loss", mode = "min" }'
+    config = (
+        LOGGED + training("train", "dev") + f'[evaluate]\nevery = "never"\n[checkpoint]\n{best}\n'
+    )
+    (project / "cfg.toml").write_text(config, encoding="utf-8")
+
+    problems = [p for p in check_shape(open_config(project / "cfg.toml")) if p.severity == "error"]
+
+    assert [problem.kind for problem in problems] == ["never-measured"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("optim.lr=0.5", ("optimizer", "lr"), 0.5),
+        ("task.datasets.train.batch_size=4", ("data", "train", "batch_size"), 4),
+        ("optim.momentum=0.9", ("optimizer", "momentum"), 0.9),
+    ],
+)
+def test_a_setting_names_the_key_of_alchemy_that_the_config_has(
+    project: Path, setting: str, key: tuple[str, ...], value: float
+) -> None:
+    (project / "cfg.toml").write_text(LOGGED + training("train"), encoding="utf-8")
+
+    config = load(project / "cfg.toml", [setting])
+
+    node = plain(config.root)
+    for part in key:
+        node = node[part]
+    assert node == value
+    assert any(
+        note.message.startswith(f"`{setting.partition('=')[0]}` is") for note in config.notes
+    )
+
+
 COLLATE = """
 import torch
 

@@ -207,6 +207,12 @@ def test_the_registry_survives_a_reset_and_the_rest_does_not(table: SymbolTable)
         registry.close(names)
 
 
-def test_outside_a_run_there_is_no_table() -> None:
-    with pytest.raises(ContextError, match="No run is open"):
-        sym_tbl()
+def test_outside_of_a_run_a_script_keeps_names_of_its_own_and_resets_them() -> None:
+    assert sym_tbl().try_set("writer", 1)
+    assert sym_tbl().get("writer") == 1
+    with pytest.raises(ContextError, match="model"):
+        _ = sym_tbl().model
+
+    sym_tbl().reset()
+
+    assert sym_tbl().try_get("writer") is None

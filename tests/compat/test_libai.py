@@ -139,6 +139,118 @@ def test_every_other_key_of_the_tutorial_is_a_key_of_assay(project: Path) -> Non
     assert [rule["kind"] for rule in rules] == ["norm", "bias"]
 
 
+OVERRIDES = {
+    "optim.lr=0.01": ("optimizer.lr", 0.01),
+    "optim.weight_decay=0.1": ("optimizer.weight_decay", 0.1),
+    "train.dist.data_parallel_size=2": ("parallel.data", 2),
+    "train.dist.tensor_parallel_size=2": ("parallel.tensor", 2),
+    "dataloader.train.num_workers=0": ("data.train.workers", 0),
+    "dataloader.train.dataset.0.path=data/": ("data.train.source.path", "data/"),
+    "dataloader.test.0.num_workers=2": ("data.test.workers", 2),
+    "train.train_micro_batch_size=16": ("data.train.batch_size", 16),
+    "train.test_micro_batch_size=16": ("data.test.batch_size", 16),
+    "train.num_accumulation_steps=4": ("train.accumulate", 4),
+    "train.global_batch_size=256": ("data.train.batch_size", 256),
+    "train.train_iter=10": ("train.steps", 10),
+    "train.train_epoch=3": ("train.epochs", 3),
+    "train.amp.enabled=False": ("train.precision", "fp32"),
+    "train.recompute_grad.enabled=False": ("train.activation_checkpoint", False),
+    "train.zero_optimization.enabled=True": ("parallel.zero.enabled", True),
+    "train.checkpointer.period=7": ("checkpoint.every", "7 steps"),
+    "train.checkpointer.max_to_keep=3": ("checkpoint.keep", 3),
+    "train.evaluation.enabled=False": ("evaluate.enabled", False),
+    "train.evaluation.eval_iter=5": ("evaluate.limit", 5),
+    "train.evaluation.eval_metric=loss": ("checkpoint.best.metric", "test/loss"),
+    "train.evaluation.eval_mode=min": ("checkpoint.best.mode", "min"),
+    "train.eval_period=50": ("evaluate.every", "50 steps"),
+    "train.topk=1,5": ("process.metrics.Acc@5.top", 5),
+    "train.load_weight=a.safetensors": ("load_weights.path", "a.safetensors"),
+    "train.log_period=5": ("display.every", "5 steps"),
+    "train.warmup_ratio=0.1": ("schedule.warmup_ratio", 0.1),
+    "train.scheduler.warmup_factor=0.1": ("schedule.start", 0.1),
+    "train.output_dir=out/x": ("tag", "x"),
+    "train.seed=5": ("seed", 5),
+    "graph.enabled=True": ("train.compile", True),
+    "model.num_classes=12": ("model.num_classes", 12),
+}
+"""Override of a key of LiBai -> the key and value here."""
+
+
+@pytest.mark.row("E59")
+@pytest.mark.parametrize(("setting", "meant"), OVERRIDES.items())
+def test_an_override_names_a_key_of_libai(
+    project: Path, setting: str, meant: tuple[str, Any]
+) -> None:
+    config = load(project / "configs" / "config.py", [setting], user_dir=project)
+
+    key, value = meant
+    node: Any = plain(config.root)
+    for part in key.split("."):
+        node = node[part]
+    assert node == value
+    assert [p.message for p in check_shape(config) if p.severity == "error"] == []
+
+
+def test_overrides_of_libai_are_all_applied_before_what_follows_from_them(project: Path) -> None:
+    settings = ("train.train_micro_batch_size=8", "train.num_accumulation_steps=4")
+    length = ("train.train_iter=10", "train.train_epoch=0")
+
+    config = load(project / "configs" / "config.py", [*settings, *length], user_dir=project)
+
+    root: Any = plain(config.root)
+    assert root["data"]["train"]["batch_size"] == 32
+    assert root["train"].items() >= {"accumulate": 4, "steps": 10}.items()
+    assert "epochs" not in root["train"]
+
+
+EVALUATOR = """
+class Share:
+    def __init__(self, scale=1):
+        self.scale = scale
+        self.reset()
+
+    def reset(self):
+        self.hit = self.all = 0
+
+    def process(self, inputs, outputs):
+        hit = outputs["prediction_scores"].argmax(1) == inputs["labels"]
+        self.hit, self.all = self.hit + int(hit.sum()), self.all + len(hit)
+
+    def evaluate(self):
+        return {"share": self.scale * self.hit / self.all}
+"""
+TWO_SETS = """
+from share import Share
+dataloader.test.append(dataloader.test[0])
+train.evaluation = dict(
+    enabled=True, evaluator=LazyCall(Share)(scale=100), eval_metric="share", eval_mode="max"
+)
+del train["topk"]
+train.train_iter, train.train_epoch, train.amp = 4, 0, dict(enabled=False)
+"""
+
+
+@pytest.mark.row("E60")
+def test_an_evaluator_of_ones_own_measures_two_test_sets_of_which_one_is_the_other(
+    python: Run, project: Path
+) -> None:
+    (project / "share.py").write_text(EVALUATOR, encoding="utf-8")
+    with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
+        file.write(TWO_SETS)
+    paths = ("data.train.source.path=data/", "data.test_0.source.path=data/")
+    workers = ("data.train.workers=0", "data.test_0.workers=0", "data.test_1.workers=0")
+    other = "data.test_1.source.path=data/"
+
+    python("-W", "ignore", *TRAIN[: -len(DATA)], *paths, other, *workers)
+
+    (run,) = (project / "runs").glob("*-mnist")
+    curves = read_series(run / "metrics.bin")
+    assert curves["test_0/share"].values.tolist() == curves["test_1/share"].values.tolist()
+    assert 0 < curves["test_0/share"].values[-1] <= 100
+    best = run_file.read(run).best
+    assert best is not None and best.metric == "test_0/share"
+
+
 def test_a_key_that_means_nothing_is_refused_by_name(project: Path) -> None:
     with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
         file.write("train.update(dict(planted=1))\n")

@@ -43,6 +43,24 @@ def test_a_pasted_script_is_told_what_it_was_supplied_with(warm: Run, tmp_path: 
     assert last == "NameError: name 'Nobody' is not defined"
 
 
+def test_cuda_calls_of_every_module_that_a_script_imports_stay_on_a_machine_without_a_gpu(
+    warm: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "step.py").write_text(
+        "def step(image):\n    return image.cuda(non_blocking=True)\n", encoding="utf-8"
+    )
+    (tmp_path / "lib.py").write_text("from parts.step import step\n", encoding="utf-8")
+    (tmp_path / "main.py").write_text(
+        "import torch\nfrom lib import *\nprint(step(torch.ones(2)).device)\n", encoding="utf-8"
+    )
+    own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+    done = warm(["-m", "assay.compat", "main.py"], folder=tmp_path, variables={**os.environ, **own})
+
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+
+
 def test_a_script_that_is_not_there_is_one_error(warm: Run, tmp_path: Path) -> None:
     own = {"PYTHONPATH": str(SRC), "PYTHONDONTWRITEBYTECODE": "1"}
 

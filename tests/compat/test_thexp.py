@@ -325,6 +325,76 @@ def test_a_report_of_the_training_names_parameters_metrics_pictures_and_files(
     assert "<polyline" in (report.parent / "pictures" / "0.svg").read_text(encoding="utf-8")
 
 
+FORMATS = """
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+from thexp.frame import Meter, Params, Trainer
+from thexp.frame.callbacks import AutoReport, Callback
+
+
+class Halves(Trainer):
+    def initial_trainer(self, params):
+        self.model = nn.Linear(4, 2)
+        self.optim = SGD(self.model.parameters(), lr=0.1)
+        points = torch.randn(64, 4)
+        data = TensorDataset(points, (points.sum(1) > 0).long())
+        self.regist_databundler(train=DataLoader(data, batch_size=16))
+
+    def train_batch(self, eidx, idx, global_step, batch_data, params, device):
+        assert (eidx, idx, global_step) == (params.eidx, params.idx, params.global_step)
+        meter = Meter()
+        meter.percent(meter.half_)
+        xs, ys = batch_data
+        meter.loss = nn.functional.cross_entropy(self.model(xs), ys)
+        meter.half, meter.note = 0.5, "hi"
+        meter.loss.backward()
+        self.optim.step()
+        self.optim.zero_grad()
+        return meter
+
+
+class Counts(Callback):
+    def on_batch_end(self, trainer):
+        params = trainer.params
+        print("after", params.eidx, params.idx, params.global_step)
+
+
+params = Params()
+params.epoch = 2
+params.build_exp_name("halves")
+trainer = Halves(params)
+trainer.initial_exp("./experiment")
+Counts().hook(trainer)
+AutoReport().hook(trainer)
+trainer.train()
+print("end", params.global_step)
+"""
+
+
+@pytest.mark.row("C82", "C69")
+def test_the_lines_have_the_formats_of_the_meter_and_the_parameters_count(
+    warm: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "halves.py").write_text(FORMATS, encoding="utf-8")
+    own = {"PYTHONPATH": str(SRC), "XDG_DATA_HOME": str(tmp_path / "data")}
+
+    done = warm(
+        ["-m", "assay.compat", "halves.py"], folder=tmp_path, variables={**os.environ, **own}
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "@half=50.00%(50.00%)  @note=hi" in done.stderr
+    counted = [f"after {1 + step // 4} {step % 4} {step}" for step in range(8)]
+    assert done.stdout.splitlines()[-9:] == [*counted, "end 8"]
+    (view,) = runs_in(tmp_path / "experiment")
+    page = (view.path / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"Run `{view.id}`, finished, 8 steps." in page
+    assert "[checkpoints/step-000000008](../checkpoints/step-000000008)" in page
+    assert "board/" in page.partition("## Files")[2]
+
+
 @pytest.mark.row("C58")
 def test_a_loader_gives_its_batches_on_the_device_that_it_is_told() -> None:
     from assay.engine.data.device_loader import DataLoader

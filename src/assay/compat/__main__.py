@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.older_systems.names import install
-from assay.config.older_systems.pasted import PastedModules, supply_with_note
+from assay.config.older_systems.pasted import PastedModules, imported_texts, supply_with_note
 from assay.core.errors import AssayError, InputError
 from assay.script import RESUME_VARIABLE
 
@@ -55,7 +55,7 @@ def _run_script(given: Sequence[str]) -> None:
     sys.path.insert(0, str(folder))
     install()
     sys.meta_path.insert(0, PastedModules(folder))
-    with _devices(text):
+    with _devices(text, folder):
         runpy.run_path(script, init_globals=supply_with_note(text, script), run_name="__main__")
 
 
@@ -69,9 +69,12 @@ def _read(script: Path) -> str:
         ) from None
 
 
-def _devices(text: str) -> AbstractContextManager[Any]:
-    """Return the context for a script that says `.cuda()`, which needs torch, or one for others."""
-    if ".cuda(" not in text:
+def _devices(text: str, folder: Path) -> AbstractContextManager[Any]:
+    """Return the context for a program that says `.cuda()`, which needs torch, or one for others.
+
+    The program is the script and the modules of its folder that it imports.
+    """
+    if not any(".cuda(" in each for each in (text, *imported_texts(text, folder))):
         return nullcontext()
     context: AbstractContextManager[Any] = import_module(
         "assay.engine.numerics.without_gpu"

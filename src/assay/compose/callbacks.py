@@ -87,6 +87,7 @@ def _add_evaluation(prepared: PreparedRun) -> Evaluate:
         pipes=pipes,
         metrics=metrics,
     )
+    scope.context.set("evaluation", evaluate)
     prepared.engine.bus.extend(evaluate.handlers())
     if every != "never" and prepared.loaders:
         # Not before the first step, whose own errors say more: they name the samples.

@@ -186,7 +186,15 @@ def _config(
     draws = Draws()
     uses = Uses()
     settings = Settings(path.resolve().parent if path is not None else Path.cwd())
-    made = merge(root, overrides, draws, uses, settings, is_whole=not read_problems)
+    made = merge(
+        root,
+        overrides,
+        draws,
+        uses,
+        settings,
+        unaliased=unaliased,
+        is_whole=not read_problems,
+    )
     return Config(
         root=made.root,
         written=made.written,

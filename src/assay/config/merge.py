@@ -10,6 +10,7 @@ from assay.config.references import Uses
 from assay.config.resolver import Draws, resolve_config
 from assay.config.settings import Settings
 from assay.config.translation import (
+    OlderConfig,
     suggest_alias,
     translate_setting,
     with_older_arguments,
@@ -44,14 +45,17 @@ def merge(
     settings: Settings,
     changes: Iterable[Change] = (),
     *,
+    unaliased: Table | None = None,
     is_whole: bool = True,
 ) -> Merged:
     """Apply `changes` one after another, then `overrides`, to `given`.
 
+    `unaliased` is the file before its keys were translated, for settings of an older system's keys.
+
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
     typed: Change = lambda _: _parse_overrides(overrides)  # noqa: E731  a change like the others
-    written, problems, notes = _change(given, (*changes, typed))
+    written, problems, notes = _change(given, (*changes, typed), unaliased)
     written = with_older_arguments(written)
     root, wrong = resolve_config(written, draws, uses, settings)
     problems += wrong
@@ -60,18 +64,27 @@ def merge(
     return Merged(root=root, written=written, problems=tuple(problems), notes=tuple(notes))
 
 
-def _change(given: Table, changes: Iterable[Change]) -> tuple[Table, list[Problem], list[Problem]]:
+def _change(
+    given: Table, changes: Iterable[Change], unaliased: Table | None
+) -> tuple[Table, list[Problem], list[Problem]]:
     """Apply changes one after another; return the tree, what is wrong, and notes."""
     written = given
     problems: list[Problem] = []
     notes: list[Problem] = []
+    older: OlderConfig | None = None
     for change in changes:
         settings, wrong = change(written)
         problems += wrong
         for given_setting in settings:
-            setting, said = translate_setting(given_setting)
-            notes += said
+            if older is None and unaliased is not None:
+                older = OlderConfig(unaliased)
             try:
+                if older is not None and older.has(given_setting, written):
+                    written, said = older.apply(given_setting, written)
+                    notes += said
+                    continue
+                setting, said = translate_setting(given_setting)
+                notes += said
                 if setting is not None:
                     written = apply_setting(written, setting)
             except RefusedError as refused:

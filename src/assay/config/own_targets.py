@@ -38,8 +38,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
         "assay.compat.libai.datasets": "BertDataset BertTokenizer CIFAR100Dataset",
         "assay.compat.libai.models": "BertForPreTraining BertModel",
         "assay.compat.libai.loaders": """
-            ClsEvaluator build_image_test_loader build_image_train_loader build_nlp_test_loader
-            build_nlp_train_loader
+            ClsEvaluator EvaluatorPipe build_image_test_loader build_image_train_loader
+            build_nlp_test_loader build_nlp_train_loader
         """,
         "assay.compat.libai.schedules": """
             WarmupCosineAnnealingLR WarmupCosineLR WarmupExponentialLR WarmupMultiStepLR

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date, time
 
+from assay.config.older_systems.names import older_name
 from assay.config.overrides import keys_named
 from assay.config.references import holds_secret
 from assay.config.translation import suggest_alias
@@ -228,6 +229,8 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
     if _scalar_at(evaluate, "enabled") is False:
         return  # switched off for once: the rest of the section may stay as it is
     measured = [] if _scalar_at(evaluate, "every") == "never" else splits
+    if _may_evaluate(root):
+        measured = there
     names = _measured_names(root)
     if _scalar_at(checkpoint, "enabled") is not False:
         what = "nothing can be the best"
@@ -287,6 +290,7 @@ def _never_measured(
 _SUPERVISED = ("assay.engine.Supervised", "assay.engine.loop.process.Supervised")
 _PLATEAU = ("torch.optim.lr_scheduler.ReduceLROnPlateau",)
 _TORCH_SCHEDULE = ("assay.engine.TorchSchedule", "assay.engine.optim.schedules.TorchSchedule")
+_PIPELINES = ("assay.engine.Pipelines", "assay.engine.callbacks.pipelines.Pipelines")
 _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.callbacks.early_stop.EarlyStop")
 
 
@@ -316,6 +320,16 @@ def _measured_names(root: Table) -> list[str] | None:
     return (
         ["loss", *metrics.items] if isinstance(metrics, Table) and metrics.target is None else None
     )
+
+
+def _may_evaluate(root: Table) -> bool:
+    """Return whether a plugin may evaluate any split: a pipeline, or one of the user."""
+    for path in _plugins(root):
+        target = _target_at(root, path)
+        is_own = target.startswith("assay.") or older_name(target) is not None
+        if target in _PIPELINES or (target and not is_own):
+            return True
+    return False
 
 
 def _plugins(root: Table) -> list[KeyPath]:

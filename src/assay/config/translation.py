@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from assay.config.diff import changed_keys
 from assay.config.older_systems.keys import (
     EVERYWHERE,
     OF_ALCHEMY,
@@ -19,16 +20,18 @@ from assay.config.older_systems.keys import (
     count_of,
 )
 from assay.config.older_systems.names import install, older_name, system_of
-from assay.config.overrides import Setting
+from assay.config.overrides import Setting, apply_setting
 from assay.config.sources.literals import value_of
 from assay.config.tree import (
     IN_TEXT,
     KeyPath,
     Leaf,
+    List,
     Node,
     Table,
     delete_at,
     dotted,
+    fit_path,
     from_plain,
     get_at,
     key_origin_at,
@@ -115,6 +118,82 @@ def translate_setting(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     to_create = f"+{alias.new}={text}"
     new = replace(setting, parts=to, value=value, origins=origins, text=None, to_create=to_create)
     return new, notes
+
+
+class OlderConfig:
+    """Config of an older system as it was given, for settings that name its keys.
+
+    Such a setting is made in it before it is translated: one key there may be several here, and one
+    here may follow from several there.
+    """
+
+    def __init__(self, given: Table) -> None:
+        root, _ = translate_forms(given)
+        assert isinstance(root, Table)
+        self.is_libai = isinstance(root.items.get("dataloader"), Table)
+        self.is_known = self.is_libai or _names_alchemy(root, _find_older_calls(root))
+        self.root = root
+
+    def has(self, setting: Setting, written: Table) -> bool:
+        """Return whether a setting is of a key there, which `written` has under another name."""
+        if not self.is_known or get_at(written, fit_path(written, setting.parts)) is not None:
+            return False
+        if self.is_libai and _is_key_of_libai(setting.parts):
+            return True
+        section = str(setting.parts[0])
+        is_older_section = section in self.root.items and schema.find((section,)) is None
+        return is_older_section or get_at(self.root, fit_path(self.root, setting.parts)) is not None
+
+    def apply(self, setting: Setting, written: Table) -> tuple[Table, list[Problem]]:
+        """Return `written` with what a setting of a key there changes here, and notes."""
+        before, _ = translate(self.root)
+        if self.is_libai and get_at(self.root, ("optim",)) is None:
+            from assay.config.older_systems.libai_configs import DEFAULT_OPTIMIZER
+
+            # What the translation takes where there is none: a part of it may be set.
+            optimizer = from_plain(DEFAULT_OPTIMIZER, self.root.origin)
+            self.root = set_at(self.root, ("optim",), optimizer, self.root.origin)
+        old = get_at(self.root, fit_path(self.root, setting.parts))
+        if isinstance(old, List) or setting.parts[-1] == "topk":
+            setting = replace(setting, value=_row(setting), text=None)
+        if self.is_libai and old is None:
+            setting = replace(setting, creates=True)
+        self.root = apply_setting(self.root, setting)
+        after, _ = translate(self.root)
+        notes = []
+        for change in reversed(changed_keys(before, after)):  # of a list the last item goes first
+            path = fit_path(written, parse_dotted(change.key))
+            if change.after is not None:
+                written = _set(written, path, change.after, setting.key_origin())
+            elif get_at(written, path) is not None:
+                written = delete_at(written, path)
+            old_key = dotted(setting.parts)
+            notes.append(
+                Problem(
+                    kind="alias",
+                    severity="note",
+                    message=f"`{old_key}` is `{change.key}` here",
+                    origin=setting.key_origin(),
+                    key=old_key,
+                )
+            )
+        return written, notes
+
+
+def _is_key_of_libai(parts: KeyPath) -> bool:
+    from assay.config.older_systems.libai_configs import SECTIONS, TRAIN_KEYS
+
+    section, key = (*parts, "")[:2]
+    return section in SECTIONS or (section == "train" and key in TRAIN_KEYS)
+
+
+def _row(setting: Setting) -> Node | None:
+    """Return the value of a setting, a list of what stands between its commas: `1,5`, `(1, 5)`."""
+    given = setting.value
+    if not isinstance(given, Leaf) or setting.text is None:
+        return given
+    texts = setting.text.strip().strip("()").split(",")
+    return from_plain([value_of(text.strip()) for text in texts if text.strip()], given.origin)
 
 
 def translate_forms(root: Node) -> tuple[Node, list[Problem]]:

@@ -116,6 +116,10 @@ class Directory:
         mode = file_mode(self.mode) if flags & os.O_CREAT else 0
         return open_regular(self._at(name), flags, mode, dir_fd=self._descriptor)
 
+    def read_link(self, name: str) -> str:
+        """Return the text of a link in this folder: the path that it leads to."""
+        return os.readlink(self._at(name), dir_fd=self._descriptor)
+
     def create(self, name: str, mode: int) -> int:
         """Create a file with these permissions and return its descriptor for writing.
 

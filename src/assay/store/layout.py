@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from assay.core.directory import LinkedFolderError, file_mode, make_directory, open_directory
+from assay.core.directory import (
+    Directory,
+    LinkedFolderError,
+    file_mode,
+    make_directory,
+    open_directory,
+)
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
 from assay.core.regular_file import NotRegularFileError, kind_of_mode
@@ -31,6 +37,8 @@ from assay.formats.project import (
 from assay.formats.run_file import RunFile
 
 _WATCHED = "files"  # folders that the user's own program fills
+LINKS_TO_CHECKPOINTS = "checkpt"
+"""Folder of a record in which an older system's `best` and `latest` lead to checkpoints."""
 
 _GITIGNORE = (
     "# assay's own: everything here but the settings can be made again or belongs to this "
@@ -340,11 +348,19 @@ def _first_link(folder: RunFolder) -> str:
                 if entry.is_dir(follow_symlinks=False) and entry.name != _WATCHED:
                     with opened.folder(entry.name) as inner:
                         for each in inner.entries():
-                            if each.is_symlink():
+                            if each.is_symlink() and not _is_own_link(inner, each.name):
                                 return f"{entry.name}/{each.name}"
     except OSError as error:
         raise refusal(error, folder.path, "The run cannot be written to") from error
     return ""
+
+
+def _is_own_link(folder: Directory, name: str) -> bool:
+    """Return whether a link of `checkpt/` leads to a checkpoint of the same record."""
+    if folder.path.name != LINKS_TO_CHECKPOINTS:
+        return False
+    above, _, checkpoint = folder.read_link(name).rpartition("/")
+    return above == "../checkpoints" and checkpoint not in ("", ".", "..")
 
 
 def run_in(folder: RunFolder) -> tuple[RunFile | None, str]:

@@ -60,6 +60,22 @@ def test_losses_are_those_of_the_plain_model(which: Any) -> None:
     assert said == [f"compiled graphs: {graphs:.0f}, graph breaks: 0"]
 
 
+@pytest.mark.row("E51")
+def test_a_model_that_cannot_be_compiled_learns_as_it_is_and_a_warning_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no kernel for this machine")
+
+    torch._dynamo.register_backend(compiler_fn=refuse, name="refuses")  # type: ignore[no-untyped-call]
+    plain, _, _ = losses(net(), False, "")
+
+    eager, _, _ = losses(net(), True, "refuses")
+
+    assert eager == plain
+    assert "not compiled: RuntimeError: no kernel for this machine" in caplog.text
+
+
 class Breaks(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -69,6 +69,10 @@ class EndStepPipeline(SchedPipeline):
 
 
 def evaluate(split: str = "dev") -> None:
-    """Evaluate a split of the run now; the metrics go to the record."""
+    """Evaluate a split of the run now, through the pipes and metrics of all its evaluations.
+
+    The metrics go to the record, and decide which checkpoint is the best.
+    """
     table = sym_tbl()
-    Evaluate({split: table.get(f"{split}_loader")}).run(table.get("engine"))
+    evaluation: Evaluate = table.get("evaluation")
+    evaluation.for_splits({split: table.get(f"{split}_loader")}).run(table.get("engine"))

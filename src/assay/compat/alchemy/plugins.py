@@ -21,7 +21,7 @@ from assay.record.logfile import LOGGER, formatter
 from assay.record.recorder import RunRecorder
 from assay.record.snapshot import copy_code
 from assay.store.code_trees import code_blobs
-from assay.store.layout import Project
+from assay.store.layout import LINKS_TO_CHECKPOINTS, Project
 
 __all__ = [
     "Backup",
@@ -108,9 +108,9 @@ class FileLogger(_RunPlugin):
         if isinstance(config, Config):
             written = dump(without_secrets(as_given(config), recorder.secrets))
             (folder / "cfg.toml").write_text(written, encoding="utf-8")
-        (folder / "checkpt").mkdir(exist_ok=True)
+        (folder / LINKS_TO_CHECKPOINTS).mkdir(exist_ok=True)
         self.log_dir.mkdir(parents=True, exist_ok=True)
-        _link(self.log_dir / folder.name, folder)
+        _link(self.log_dir / folder.name, folder.resolve())
 
     def end(self) -> None:
         recorder = self.recorder
@@ -121,8 +121,9 @@ class FileLogger(_RunPlugin):
         names = {"best": best.checkpoint if best else "", "latest": kept[-1] if kept else ""}
         for name, checkpoint in names.items():
             if checkpoint:
-                checkpoints = recorder.folder.checkpoints
-                _link(recorder.folder.path / "checkpt" / name, checkpoints / checkpoint)
+                # Relative: it holds in a record that is moved, and is known as a link of our own.
+                target = Path("..", recorder.folder.checkpoints.name, checkpoint)
+                _link(recorder.folder.path / LINKS_TO_CHECKPOINTS / name, target)
 
 
 class Backup(_RunPlugin):
@@ -216,4 +217,4 @@ def _link(link: Path, target: Path) -> None:
     if link.is_symlink():
         link.unlink()
     if not link.exists():
-        link.symlink_to(target.resolve(), target_is_directory=True)
+        link.symlink_to(target, target_is_directory=True)

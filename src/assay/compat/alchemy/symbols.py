@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
-from assay.build import Context, ContextError, current
+from assay.build import Context, ContextError
+from assay.build.context import context_here
 from assay.build.registry import Registry, registry
 from assay.core.errors import did_you_mean, nearest
 
@@ -38,6 +39,9 @@ class _Frame:
         self.owner = owner
         self.values: dict[str, Any] = {}
 
+
+_outside: Final = Context()
+"""Table of the OS process, for what a script keeps before and after its runs."""
 
 _frames: ContextVar[tuple[_Frame, ...]] = ContextVar("assay_frames", default=())
 
@@ -258,8 +262,8 @@ class SymbolTable:
 
 
 def sym_tbl() -> SymbolTable:
-    """Return the symbol table of the run that is open here."""
-    return SymbolTable(current())
+    """Return the symbol table of the run that is open here; outside of runs that of the process."""
+    return SymbolTable(context_here() or _outside)
 
 
 def _refuse_unknown(what: str, name: str, names: Sequence[str]) -> NoReturn:

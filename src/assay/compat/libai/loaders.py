@@ -6,7 +6,7 @@ code they return loaders of batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,35 @@ class ClsEvaluator:
         """Return one accuracy for each k, by its name in LiBai."""
         accuracy = import_target("assay.engine.Accuracy")
         return {f"Acc@{k}": accuracy(top=k) for k in self.topk}
+
+
+class EvaluatorPipe:
+    """Pipe of an evaluation around an evaluator of LiBai, whose results are metrics of the split.
+
+    An evaluator has `reset()`, `process(inputs, outputs)` for each batch, and `evaluate()`, which
+    returns the results by name. A metric of assay does too.
+    """
+
+    def __init__(self, evaluator: Any) -> None:
+        self.evaluator = evaluator
+        self.is_metric = not hasattr(evaluator, "process")
+        self._evaluation: Any = None
+
+    def begin_eval(self, evaluation: Any) -> None:
+        self._evaluation = evaluation
+        self.evaluator.reset()
+
+    def __call__(self, output: Any) -> Any:
+        if self.is_metric:
+            self.evaluator.update(output)
+        else:
+            self.evaluator.process(self._evaluation.batch, output)
+        return output
+
+    def end_eval(self, evaluation: Any) -> Mapping[str, Any]:
+        self._evaluation = None
+        found = self.evaluator.value() if self.is_metric else self.evaluator.evaluate()
+        return found if isinstance(found, Mapping) else {"evaluator": found}
 
 
 def get_config(path: str | PathLike[str]) -> Section:

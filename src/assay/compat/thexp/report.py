@@ -10,7 +10,6 @@ from assay.compat.thexp.trainer import Callback, Trainer
 from assay.core.errors import InputError
 from assay.formats.json_codec import write_atomic
 from assay.query.run import RunView
-from assay.store.file_changes import files_left
 
 FILE_NAME = "report.md"
 PICTURES = "pictures"
@@ -58,23 +57,23 @@ class Reporter:
             place = checkpoint.path.relative_to(self.view.path).as_posix()
             size = sum(f.stat().st_size for f in checkpoint.path.rglob("*") if f.is_file())
             yield _link(place), str(size)
-        for name in files_left(self.view.folder):
-            path = self.view.path / name
-            if path.is_file():
-                yield _link(name), str(path.stat().st_size)
+        for path in sorted(self.view.path.rglob("*")):
+            name = path.relative_to(self.view.path)
+            if path.is_file() and name.parts[0] not in ("checkpoints", "report"):
+                yield _link(name.as_posix()), str(path.stat().st_size)
 
 
 class AutoReport(Callback):
-    """Callback that writes the report of a recorded training when it ends."""
+    """Callback that writes the report of a recorded training once its record has ended."""
 
-    priority = 2000  # after the last checkpoint is on disk
-
-    def on_train_end(self, trainer: Trainer) -> None:
+    def on_train_begin(self, trainer: Trainer) -> None:
         if trainer.run is None:
             raise InputError(
                 "AutoReport needs a record.", fix="Call initial_exp(folder) before train()."
             )
-        if trainer.run.folder is not None:
+
+    def on_record_end(self, trainer: Trainer) -> None:
+        if trainer.run is not None and trainer.run.folder is not None:
             path = Reporter(RunView(trainer.run.folder)).write()
             trainer.logger.info("report %s", path)
 

@@ -95,9 +95,24 @@ class Trainer:
             device=getattr(self.params, "device", "cpu"),
             recorder=self.recorder,
         )
+        for event in (Event.EPOCH_BEGIN, Event.STEP_BEGIN):
+            self.engine.bus.add(Handler(event=event, fn=self._count, priority=-1))
+        self.engine.bus.add(Handler(event=Event.RUN_END, fn=self._count_end, priority=-1))
         for callback in self.callbacks:
             self.engine.bus.extend(callback.handlers())
         return self.engine
+
+    def _count(self, state: State) -> None:
+        """Set the counters of the parameters as `train_batch` gets them."""
+        self._set_counters(eidx=state.epoch + 1, idx=state.epoch_step, global_step=state.step)
+
+    def _count_end(self, state: State) -> None:
+        self._set_counters(global_step=state.step)
+
+    def _set_counters(self, **counts: int) -> None:
+        for name, count in counts.items():
+            if hasattr(self.params, name):
+                setattr(self.params, name, count)
 
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
         """Begin the record in the project `folder`, which is made, then set up the trainer."""
@@ -130,10 +145,15 @@ class Trainer:
         if self.run is None or self.engine is None:
             return self._train()
         stop = self.engine.state.stop
-        with self.run, stopping(stop, say=_say):
-            state = self._train()
-            if stop.interrupts:
-                self.run.finish("stopped", stop.reason)
+        try:
+            with self.run, stopping(stop, say=_say):
+                state = self._train()
+                if stop.interrupts:
+                    self.run.finish("stopped", stop.reason)
+        finally:
+            for callback in self.callbacks:
+                if callback.enabled:
+                    callback.on_record_end(self)
         if stop.interrupts and stop.signal:
             raise SystemExit(128 + stop.signal)
         return state
@@ -191,6 +211,9 @@ class Callback:
         if self.trainer.engine is not None:
             for handler in self.handlers():
                 self.trainer.engine.bus.remove(handler)
+
+    def on_record_end(self, trainer: Trainer) -> None:
+        """Do what needs the whole record, which has just ended; nothing here."""
 
     def handlers(self) -> list[Handler]:
         """Return a handler for each method of `MOMENTS` that the class has."""

@@ -20,19 +20,24 @@ from assay.config.tree import (
     Node,
     Table,
     delete_at,
+    fit_path,
     from_plain,
     get_at,
+    is_reference,
     key_origin_at,
     parse_dotted,
     plain,
     problem_at,
+    reference_of,
     set_at,
+    transform,
     walk,
 )
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError
 
-_PLACES = ("libai.data.build", "libai.data", "assay.compat.libai.loaders")
+_OF_LIBAI = "assay.compat.libai.loaders"
+_PLACES = ("libai.data.build", "libai.data", _OF_LIBAI)
 _SPLITTING = [f"{place}.build_nlp_train_val_test_loader" for place in _PLACES]
 """Loaders of which one call makes train, validation and test."""
 
@@ -43,8 +48,23 @@ _LOADERS = [
 _ENDLESS = 10**8
 """An `eval_iter` from here on means all batches: LiBai's default is 1e9."""
 
-_OPTIMIZER = {"type": "torch.optim.AdamW", "lr": 1e-3, "weight_decay": 0.01}
+DEFAULT_OPTIMIZER = {"type": "torch.optim.AdamW", "lr": 1e-3, "weight_decay": 0.01}
 """Optimizer of LiBai's `common/optim.py`, for a config that has no `optim`."""
+
+SECTIONS = ("dataloader", "graph", "optim", "tokenization")
+"""Sections of a config of LiBai that have another name here."""
+
+TRAIN_KEYS = frozenset(
+    {
+        *("output_dir", "train_micro_batch_size", "test_micro_batch_size", "global_batch_size"),
+        *("num_accumulation_steps", "train_iter", "train_epoch", "iter_per_epoch", "start_iter"),
+        *("consumed_train_samples", "consumed_valid_samples", "train_samples", "warmup_ratio"),
+        *("amp", "nccl_fusion_threshold_mb", "nccl_fusion_max_ops", "zero_optimization"),
+        *("checkpointer", "evaluation", "eval_period", "topk", "recompute_grad", "load_weight"),
+        *("log_period", "scheduler", "dist", "seed"),
+    }
+)
+"""Keys of `train` in LiBai that are other keys here."""
 
 
 def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
@@ -52,7 +72,7 @@ def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
     loader = get_at(root, ("dataloader", "train", "type"))
     if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
         return root, []
-    made = _Translation(root)
+    made = _Translation(_with_copies(root))
     _move_tokenizer(made)
     tests = _move_data(made)
     _move_batch_sizes(made, tests)
@@ -66,6 +86,36 @@ def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
     note = "a config of LiBai: `dataloader` is `data` here, `optim` is `optimizer`"
     made.note(("dataloader",), note, root.key_origin("dataloader"))
     return made.root, made.notes
+
+
+_MOST_REFERENCES = 16
+"""References that may lead on to one another: a longer chain is a circle."""
+
+
+def _with_copies(root: Table) -> Table:
+    """Return `root` with each reference to a part of `dataloader` replaced by that part.
+
+    Its sections are about to get other names. Sets that were built from one another share a node.
+    """
+
+    def follow(node: Node, _: KeyPath) -> Node:
+        for _step in range(_MOST_REFERENCES):
+            path = reference_of(node) if is_reference(node) else None
+            if path is None or path[0] != "dataloader":
+                break
+            found = get_at(root, fit_path(root, path))
+            if found is None:
+                break
+            node = found
+        return node
+
+    for _step in range(_MOST_REFERENCES):
+        copied = transform(root, follow)
+        if copied is root:
+            break
+        assert isinstance(copied, Table)
+        root = copied
+    return root
 
 
 class _Translation:
@@ -262,8 +312,10 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
     """Set the evaluated splits, the metrics, and which checkpoint is the best."""
     evaluator = made.take("train.evaluation.evaluator")
     tops = None
-    if evaluator is not None and _is_call_of(evaluator, "ClsEvaluator"):
-        tops = plain(evaluator).get("topk")
+    is_default = isinstance(evaluator, Table) and evaluator.target is None  # a part of it was set
+    if evaluator is not None and (is_default or _is_call_of(evaluator, "ClsEvaluator")):
+        tops, evaluator = plain(evaluator).get("topk"), None
+        tops = [1, 5] if tops is None else tops
     stray = get_at(made.root, ("train", "topk"))
     if stray is not None:
         origin = key_origin_at(made.root, ("train", "topk"))
@@ -280,8 +332,11 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
         tops = []
     metrics = {f"Acc@{k}": {"type": "assay.engine.Accuracy", "top": k} for k in tops}
     made.put("process", {"type": "assay.engine.OwnLoss", "metrics": metrics})
-    if evaluator is not None and not _is_call_of(evaluator, "ClsEvaluator"):
-        made.put("process.metrics.evaluator", evaluator)
+    if evaluator is not None:
+        pipe = from_plain({"type": f"{_OF_LIBAI}.EvaluatorPipe"}, evaluator.origin)
+        assert isinstance(pipe, Table)
+        pipe = set_at(pipe, ("evaluator",), evaluator, evaluator.origin)
+        made.put("evaluate.pipes", List((pipe,), evaluator.origin))
     made.put("evaluate.enabled", enabled)
     made.put("evaluate.splits", tests)
     period = made.number("train.evaluation.eval_period")
@@ -306,7 +361,7 @@ def _move_optimizer(made: _Translation) -> None:
     """Set the optimizer, the groups of its parameters, and the norm that clips gradients."""
     optimizer = made.take("optim")
     if not isinstance(optimizer, Table):
-        made.put("optimizer", _OPTIMIZER)
+        made.put("optimizer", DEFAULT_OPTIMIZER)
         return
     groups = get_at(optimizer, ("params",))
     for key in ("params", "do_bias_correction"):

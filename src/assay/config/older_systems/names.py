@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,11 +37,13 @@ PACKAGES: Mapping[str, str] = {
 class OlderName:
     """Name of an older system: its target here, and how the same is said here.
 
-    `keys` are arguments that set a key of the config: `{"seed": "seed"}`.
+    `keys` are arguments that set a key of the config: `{"seed": "seed"}`. With `is_module` the
+    target is a module that stands for a whole one, with all that lies in it.
     """
 
     target: str
     instead: str = ""
+    is_module: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -71,19 +74,34 @@ def explain_unmapped(target: str) -> UnmappedName:
     """Return the error of a name that its system may have had, and that is not in the table."""
     system = system_of(target)
     names = table_of(system)
-    last = target.replace(":", ".").rpartition(".")[2]
-    by_last = {name.rpartition(".")[2]: name for name in names}
-    near = nearest(target, list(names), cutoff=0.75)
-    if not near:
-        near = [by_last[name] for name in nearest(last, list(by_last))]
+    dotted = target.replace(":", ".")
+    near = _nearest_name(dotted, names)
     fix = f"docs/compat/{system}.md lists the names that are known"
     if near:
-        instead = names[near[0]].instead
-        here = f" Here: {instead}." if instead else ""
-        fix = f"did you mean `{near[0]}`?{here} {fix}"
+        known = names.get(near)
+        here = f" Here: {known.instead}." if known is not None and known.instead else ""
+        fix = f"did you mean `{near}`?{here} {fix}"
     return UnmappedName(
         message=f"`{target}` of {system} has nothing here that stands for it", fix=fix
     )
+
+
+def _nearest_name(dotted: str, names: Mapping[str, OlderName]) -> str:
+    """Return the name or module that a dotted name may mean: of the same module, then of any."""
+    module, _, last = dotted.rpartition(".")
+    modules = {name.rpartition(".")[0] for name in names}
+    beside = {name.removeprefix(f"{module}."): name for name in (*modules, *names)}
+    behind = _module_behind(module)
+    if behind:
+        public = (name for name in dir(importlib.import_module(behind)) if name[0] != "_")
+        beside |= {name: f"{module}.{name}" for name in public}
+    beside = {name: full for name, full in beside.items() if full != name and "." not in name}
+    if near := nearest(last, list(beside)):
+        return beside[near[0]]
+    if near := nearest(dotted, [*names, *modules], cutoff=0.75):
+        return near[0]
+    by_last = {name.rpartition(".")[2]: name for name in names}
+    return next((by_last[name] for name in nearest(last, list(by_last))), "")
 
 
 def names_of(system: str) -> Mapping[str, OlderName]:
@@ -110,11 +128,12 @@ def older_name(target: str) -> OlderName | None:
     dotted = target.replace(":", ".")
     if dotted in names:
         return names[dotted]
-    module, _, name = dotted.rpartition(".")
-    place = names[module].target if module in names else ""
-    if not place.startswith("torch."):
+    package, _, inside = dotted.partition(".")
+    whole = names.get(package)
+    if whole is None or not whole.is_module:
         return None
-    return OlderName(target=f"{place}.{name}", instead=f"`{place}.{name}`")
+    here = f"{whole.target}.{inside}"
+    return OlderName(target=here, instead=f"`{here}`")
 
 
 # --- imports --------------------------------------------------------------------------------------
@@ -122,6 +141,10 @@ def older_name(target: str) -> OlderName | None:
 
 class UnmappedImportError(InputError, ImportError):
     """A name of an older system was imported that nothing here stands for."""
+
+
+class UnmappedNameError(InputError, AttributeError):
+    """A name of an older system was used that nothing here stands for."""
 
 
 def install(*systems: str) -> None:
@@ -184,47 +207,77 @@ class OlderFinder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        package = fullname.partition(".")[0]
+        """Return the spec of a module that the tables know; UnmappedImportError for any other."""
+        package, _, inside = fullname.partition(".")
         if package not in self.packages:
             return None
         names = _table_at(fullname)
-        is_known = fullname in names or any(name.startswith(f"{fullname}.") for name in names)
-        if fullname != package and not is_known:
-            return None
-        return ModuleSpec(fullname, self, is_package=True)
+        is_known = any(name.startswith(f"{fullname}.") for name in names)
+        if not inside or is_known or _module_behind(fullname):
+            return ModuleSpec(fullname, self, is_package=True)
+        if isinstance(sys.modules.get(fullname.rpartition(".")[0]), OlderModule):
+            wrong = explain_unmapped(fullname)
+            raise UnmappedImportError(f"{wrong.message}.", fix=wrong.fix)
+        return None  # a package of the user that is called so
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return OlderModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put a module that stands for a whole one in its place.
-
-        Otherwise the names of the module are looked up when they are used.
-        """
-        older = _table_at(module.__name__).get(module.__name__)
-        if older is not None:
-            sys.modules[module.__name__] = importlib.import_module(older.target)
+        """Do nothing: the names of the module are looked up when they are used."""
 
 
 class OlderModule(ModuleType):
     """Module whose attributes are the targets of an older system's names."""
 
     def __getattr__(self, name: str) -> Any:
-        names = _table_at(self.__name__)
         if name == "__all__":  # of `from flame.pytorch.typing_prelude import *`
-            inside = [each.removeprefix(f"{self.__name__}.") for each in names]
-            return [each for each in inside if "." not in each]
+            return self._public_names()
         if name.startswith("__"):
             raise AttributeError(name)
         dotted = f"{self.__name__}.{name}"
-        if dotted in names:
+        names = _table_at(dotted)
+        if dotted in names and not names[dotted].is_module:
             found = import_target(names[dotted].target)
-            setattr(self, name, found)
-            return found
-        if any(each.startswith(f"{dotted}.") for each in names):
-            return importlib.import_module(dotted)
-        wrong = explain_unmapped(dotted)
-        raise UnmappedImportError(f"{wrong.message}.", fix=wrong.fix)
+        elif (behind := _module_behind(dotted)) or any(
+            each.startswith(f"{dotted}.") for each in names
+        ):
+            found = importlib.import_module(dotted)
+        elif (behind := _module_behind(self.__name__)) and hasattr(
+            importlib.import_module(behind), name
+        ):
+            found = getattr(importlib.import_module(behind), name)
+        else:
+            wrong = explain_unmapped(dotted)
+            raise UnmappedNameError(f"{wrong.message}.", fix=wrong.fix)
+        setattr(self, name, found)
+        return found
+
+    def _public_names(self) -> list[str]:
+        inside = [each.removeprefix(f"{self.__name__}.") for each in _table_at(self.__name__)]
+        behind = _module_behind(self.__name__)
+        others = dir(importlib.import_module(behind)) if behind else []
+        return [each for each in (*inside, *others) if "." not in each and each[0] != "_"]
+
+
+def _module_behind(dotted: str) -> str:
+    """Return the module that stands for a whole one of an older system; "" for none."""
+    names = _table_at(dotted)
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        above = names.get(".".join(parts[:count]))
+        if above is not None and above.is_module:
+            behind = ".".join((above.target, *parts[count:]))
+            return behind if _is_module(behind) else ""
+    return ""
+
+
+@cache
+def _is_module(dotted: str) -> bool:
+    try:
+        return importlib.util.find_spec(dotted) is not None
+    except ModuleNotFoundError:  # what lies above it is no package
+        return False
 
 
 def _table_at(module: str) -> Mapping[str, OlderName]:

@@ -90,6 +90,26 @@ def supply_with_note(text: str, file: str) -> dict[str, Any]:
     return supply(names)
 
 
+def imported_texts(text: str, folder: Path) -> Iterator[str]:
+    """Yield the text of each module of a folder that a script imports, and that these import.
+
+    Of a package it is every module, whichever of them are imported.
+    """
+    texts = [text]
+    known: set[str] = set()
+    while texts:
+        try:
+            packages = set(_imported_packages(ast.parse(texts.pop()))) - known
+        except SyntaxError:
+            continue  # whoever imports it reports it
+        known |= packages
+        for package in sorted(packages):
+            for file in (folder / f"{package}.py", *sorted((folder / package).rglob("*.py"))):
+                if file.is_file():
+                    texts.append(file.read_text(encoding="utf-8", errors="replace"))
+                    yield texts[-1]
+
+
 class PastedModules(MetaPathFinder):
     """Finder of the modules in a folder, which are supplied with the names that they lack."""
 
@@ -138,7 +158,8 @@ def _target(name: str, imported: set[str]) -> str | None:
 def _names_offered(system: str) -> Mapping[str, OlderName]:
     """Return the names of a system but those that stand for torch itself (`oneflow.nn`)."""
     names = {**names_of(system), **_UNIMPORTED.get(system, {})}
-    return {dotted: each for dotted, each in names.items() if not each.target.startswith("torch.")}
+    is_torch = {dotted: f"{each.target}.".startswith("torch.") for dotted, each in names.items()}
+    return {dotted: each for dotted, each in names.items() if not is_torch[dotted]}
 
 
 def _unbound_names(table: symtable.SymbolTable) -> set[str]:

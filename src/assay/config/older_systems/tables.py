@@ -194,18 +194,6 @@ def rename_arguments(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 _OF_LIBAI = "assay.compat.libai"
 _LIBAIS_LOADERS = ("image_train", "image_test", "nlp_train", "nlp_test", "nlp_train_val_test")
-_TORCH = {
-    "nn": "torch.nn",
-    "optim": "torch.optim",
-    "utils.data": "torch.utils.data",
-    "tensor": "torch.tensor",
-    "Tensor": "torch.Tensor",
-    "float32": "torch.float32",
-    "float": "torch.float32",
-    "int64": "torch.int64",
-    "long": "torch.int64",
-    "int": "torch.int64",  # the losses of torch take class numbers of 64 bits alone
-}
 
 
 def _one(target: str) -> OlderName:
@@ -263,9 +251,17 @@ LIBAI: Mapping[str, OlderName] = {
         )
         for name, (here, _) in SCHEDULES.items()
     },
-    **{f"oneflow.{name}": _one(target) for name, target in _TORCH.items()},
-    "flowvision.transforms": _one("assay.compat.parts.images"),
-    "flowvision.datasets": _one("assay.compat.parts.images"),
+    "oneflow": OlderName(target="torch", instead="`torch`", is_module=True),
+    # The losses of torch take class numbers of 64 bits alone.
+    "oneflow.int": _one("torch.int64"),
+    **{
+        f"flowvision.{name}": OlderName(
+            target="assay.compat.parts.images",
+            instead="`assay.compat.parts.images`",
+            is_module=True,
+        )
+        for name in ("transforms", "datasets")
+    },
 }
 
 # --- thexp ----------------------------------------------------------------------------------------
@@ -322,6 +318,7 @@ THEXP: Mapping[str, OlderName] = {
     "thexp.utils.random": OlderName(
         target=f"{_OF_THEXP}.random_state",
         instead="`assay.engine.get_state`, `set_state` and `seed_all`",
+        is_module=True,
     ),
     "thexp.utils.date.dataloader.DataLoader": OlderName(
         target="assay.engine.data.device_loader.DataLoader",

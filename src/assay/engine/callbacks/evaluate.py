@@ -71,6 +71,17 @@ class Evaluate:
         self.metrics = dict(metrics or {})
         self._told_empty: set[str] = set()
 
+    def for_splits(self, splits: Mapping[str, Iterable[Any]]) -> Evaluate:
+        """Return the evaluation of other splits with the same pipes, metrics, limit and seed."""
+        return Evaluate(
+            splits,
+            every=self.every,
+            limit=self.limit,
+            seed=self.seed,
+            pipes=self.pipes,
+            metrics=self.metrics,
+        )
+
     def handlers(self) -> list[Handler]:
         periodic = each(self.every, self.run, name="Evaluate")
         if periodic is None or not self.splits:

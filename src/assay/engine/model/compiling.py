@@ -6,6 +6,7 @@ only their inputs in memory (Chen et al., arXiv 1604.06174).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -28,21 +29,30 @@ def compile_model(
 
     Names of weights stay. `which`: true for the whole, "blocks" for each of the blocks that it
     repeats (compiled once for all that are alike, so sooner ready), or patterns of names. A last
-    batch of another size makes torch compile once more, for any size.
+    batch of another size makes torch compile once more, for any size. A graph that cannot be
+    compiled runs as it is, and a warning says why.
     """
     if which is False:
         return []
     _check_home(model, backend, torch.__file__)
     found = {"": model} if which is True else modules_named(model, which, setting="[train] compile")
+    compiler = private_torch.compiler_or_eager(backend, _tell_eager)
     for module in found.values():
         if type(module).forward.__module__.startswith("torch."):
             # Of its own code torch compiles only what other code calls: a bare Sequential it would
             # leave as it is.
-            call = torch.compile(_plain_call_of(module), backend=backend)
+            call = torch.compile(_plain_call_of(module), backend=compiler)
             private_torch.set_compiled_call(module, call)
         else:
-            module.compile(backend=backend)
+            module.compile(backend=compiler)
     return [name or "the model" for name in found]
+
+
+def _tell_eager(error: Exception) -> None:
+    reason = next((line for line in str(error).splitlines() if line.strip()), "")
+    logging.getLogger("assay").warning(
+        "not compiled: %s: %s; the model runs without [train] compile", type(error).__name__, reason
+    )
 
 
 def _check_home(model: nn.Module, backend: str, torch_file: str) -> None:

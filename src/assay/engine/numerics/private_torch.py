@@ -180,6 +180,26 @@ def compiler_counts() -> tuple[int, dict[str, int]]:
     return counters["stats"]["unique_graphs"], dict(counters["graph_break"])
 
 
+def compiler_or_eager(backend: str, tell: Callable[[Exception], None]) -> Callable[..., Any] | str:
+    """Return a backend of torch.compile that runs a graph as it is when it cannot compile it.
+
+    `tell` gets the error. Without the name it is the backend itself, whose error ends the run.
+    """
+    try:
+        from torch._dynamo import lookup_backend
+    except ImportError:
+        return backend
+
+    def compile_graph(graph: Any, inputs: Any) -> Any:
+        try:
+            return lookup_backend(backend)(graph, inputs)
+        except Exception as error:  # of a C++ compiler, of Triton, of torch: any of them may fail
+            tell(error)
+            return graph.forward
+
+    return compile_graph
+
+
 COMPILER_MODULE = "torch._dynamo"
 """Module of torch that is loaded once something was compiled."""
 

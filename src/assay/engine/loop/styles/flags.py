@@ -114,7 +114,7 @@ class FlaggedForward(OwnProcess):
         self.wrapper = wrapper
         self.who = f"{type(wrapper).__name__}.forward"
         super().__init__(model, backward=backward, metrics=metrics)
-        if not hasattr(wrapper, "backward"):
+        if getattr(wrapper, "backward", None) is None:
             wrapper.backward = backward
         if hasattr(wrapper, "is_driven"):
             wrapper.is_driven = True

@@ -51,6 +51,7 @@ class TrainBatch(OwnProcess):
         if not metrics and not hasattr(trainer, "eval_batch"):
             metrics = {"acc": Accuracy()}
         super().__init__(model, backward=backward, metrics=metrics)
+        self._meter: Any = None
         self.state = State()
         self.device = torch.device("cpu")
         if not hasattr(type(trainer), "backward"):
@@ -61,15 +62,17 @@ class TrainBatch(OwnProcess):
         self.state, self.device = state, device
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
-        return self.told(self._call(self.trainer.train_batch, batch))
+        self._meter = self._call(self.trainer.train_batch, batch)
+        return self.told(self._meter)
 
     def training_step(self, batch: Any) -> Any:
         average: Average | None = getattr(self.trainer, "average", None)
         if average is not None and self.state.epoch_step == self._micro_batches == 0:
             average.reset()
         output = super().training_step(batch)
-        if average is not None and isinstance(output, Mapping):
-            average.update(output, size_of(batch) or 1)
+        meter, self._meter = self._meter, None  # it holds the graph of the loss
+        if average is not None and isinstance(meter, Mapping):
+            average.update(meter, size_of(batch) or 1)
         return output
 
     def validation_step(self, batch: Any) -> Any:
