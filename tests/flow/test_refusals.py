@@ -206,7 +206,7 @@ compose/exporting.py: _Exporting.__init__ _Exporting.write_model _evaluated_spli
     _refuse_taken export
 engine/export/interface.py: find_interface*2
 engine/export/parity.py: _check*2
-engine/export/program.py: _lacking*2 _untraceable*3 require_onnx
+engine/export/program.py: _explain_onnx_error*2 _explain_trace_error*3 require_onnx
 engine/export/runners.py: run_onnx
 
 [device]

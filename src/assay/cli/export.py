@@ -14,7 +14,7 @@ from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.formatting import number, size
-from assay.core.terminal import folded
+from assay.core.terminal import fold
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import to_plain
 
@@ -94,7 +94,7 @@ def command(
         if certificate.is_within
         else paint("other outputs", "red bold", on=color)
     )
-    for line in folded(f"{within}: {certificate.text}", width(sys.stdout)):
+    for line in fold(f"{within}: {certificate.text}", width(sys.stdout)):
         echo(line)
     if done.folder is None:
         say("refused: nothing was left. --tolerance allows more, --force keeps it all the same")

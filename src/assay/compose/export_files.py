@@ -53,7 +53,7 @@ def readme_of(
         *(("file", f"`{name}`, sha256 `{digest}`") for name, digest in certificate.files.items()),
     ]
     metrics = [
-        f"| {name} | {number(value)} | {_exported(certificate, name)} |"
+        f"| {name} | {number(value)} | {_spell_exported(certificate, name)} |"
         for name, value in certificate.recorded.items()
     ]
     return "\n".join(
@@ -90,7 +90,7 @@ def readme_of(
 _METRICS_HEAD = ("| metric | record | exported |", "| --- | --- | --- |")
 
 
-def _exported(certificate: ExportCertificate, name: str) -> str:
+def _spell_exported(certificate: ExportCertificate, name: str) -> str:
     value = certificate.exported.get(name)
     return "not an output" if value is None else number(value)
 

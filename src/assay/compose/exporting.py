@@ -199,7 +199,7 @@ class _Exporting:
     def _write(self, interface: Interface, scratch: Path) -> tuple[list[Path], Runner]:
         from assay.engine.export import program, runners
 
-        with _disk(scratch):
+        with _explain_disk_errors(scratch):
             if self.wanted.target == "safetensors":
                 files = program.write_weights(self.module, scratch)
                 return files, runners.run_weights(files[0], self._fresh_module(), interface)
@@ -272,7 +272,7 @@ class _Exporting:
             "README.md": readme,
             "run_model.py": script_of(schema, self.wanted.target),
         }
-        with _disk(scratch):
+        with _explain_disk_errors(scratch):
             (scratch / "example.safetensors").write_bytes(
                 save({name: tensor.contiguous().clone() for name, tensor in batch.items()})
             )
@@ -330,7 +330,7 @@ _OTHER = "name another folder"
 
 
 @contextmanager
-def _disk(scratch: Path) -> Iterator[None]:
+def _explain_disk_errors(scratch: Path) -> Iterator[None]:
     """Turn an OSError of writing into one clear error."""
     try:
         yield
@@ -341,7 +341,7 @@ def _disk(scratch: Path) -> Iterator[None]:
 def _put_in_place(scratch: Path, place: Path) -> Path | None:
     """Rename the finished folder; move what was there aside, and return where."""
     moved = None
-    with _disk(place):
+    with _explain_disk_errors(place):
         if os.path.lexists(place):
             numbers = (place.with_name(f"{place.name}.old-{i}") for i in range(1, 10_000))
             moved = next(path for path in numbers if not os.path.lexists(path))
@@ -393,7 +393,7 @@ def _keep_verdict(
 
 
 def _schema_of(interface: Interface, model: str) -> ExportSchema:
-    def described(tensors: Any, axes: Any) -> tuple[TensorSchema, ...]:
+    def describe(tensors: Any, axes: Any) -> tuple[TensorSchema, ...]:
         return tuple(
             TensorSchema(
                 name=name,
@@ -407,8 +407,8 @@ def _schema_of(interface: Interface, model: str) -> ExportSchema:
 
     return ExportSchema(
         model=model,
-        inputs=described(interface.example, interface.axes),
-        outputs=described(interface.expected, interface.output_axes),
+        inputs=describe(interface.example, interface.axes),
+        outputs=describe(interface.expected, interface.output_axes),
     )
 
 

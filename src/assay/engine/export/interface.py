@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.engine.loop.process import Process
-from assay.engine.numerics.structures import mapped, tensors_by_path
+from assay.engine.numerics.structures import map_values, tensors_by_path
 
 BATCH = "batch"
 """Name of the axis of the samples."""
@@ -65,7 +65,7 @@ class ModelCall:
 
 
 @contextmanager
-def calls_watched(module: nn.Module, at: Callable[[ModelCall], None]) -> Iterator[None]:
+def watch_calls(module: nn.Module, at: Callable[[ModelCall], None]) -> Iterator[None]:
     """Inside, `at` gets every call of the module, after it returned."""
 
     def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
@@ -118,7 +118,7 @@ class FlatModel(nn.Module):
         self._names = tuple(interface.expected)
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
-        args, kwargs = mapped(self._call, lambda slot: tensors[slot.place], InputSlot)
+        args, kwargs = map_values(self._call, lambda slot: tensors[slot.place], InputSlot)
         found = _by_name(self.model(*args, **kwargs), "output")
         return {name: found[name] for name in self._names}
 
@@ -140,10 +140,10 @@ def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface
 
     def see(call: ModelCall) -> None:
         if not seen:  # as it is now: a step may change tensors in place
-            arguments, output = mapped((dict(call.arguments), call.output), _copied)
+            arguments, output = map_values((dict(call.arguments), call.output), _copy)
             seen.append(replace(call, arguments=arguments, output=output))
 
-    with calls_watched(module, see):
+    with watch_calls(module, see):
         try:
             if hasattr(process, "inference_step"):
                 process.inference_step(batch)
@@ -211,7 +211,7 @@ class ShapeSurvey:
         return found
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
@@ -237,5 +237,5 @@ def _with_slots(module: nn.Module, call: ModelCall) -> tuple[tuple[Any, ...], Ma
     """Return the arguments of a call with a slot in the place of each tensor."""
     places = count()
     bound = inspect.signature(module.forward).bind_partial()
-    bound.arguments.update(mapped(dict(call.arguments), lambda _: InputSlot(next(places))))
+    bound.arguments.update(map_values(dict(call.arguments), lambda _: InputSlot(next(places))))
     return bound.args, bound.kwargs

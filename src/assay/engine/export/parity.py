@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.engine.callbacks.evaluate import evaluate
 from assay.engine.data.batches import size_of
-from assay.engine.export.interface import Interface, ModelCall, ShapeSurvey, calls_watched
+from assay.engine.export.interface import Interface, ModelCall, ShapeSurvey, watch_calls
 from assay.engine.export.runners import Runner
 from assay.engine.loop.process import Process
 
@@ -101,8 +101,8 @@ class EvaluatedSplit:
             _check(call, interface)
             survey.see(call, self._samples)
 
-        with calls_watched(self.module, see):
-            metrics, _ = evaluate(self.process, self._noted(), **self.options)
+        with watch_calls(self.module, see):
+            metrics, _ = evaluate(self.process, self._batches_noting_size(), **self.options)
         return survey.complete(interface), metrics
 
     def compare(
@@ -120,8 +120,8 @@ class EvaluatedSplit:
                 deviation.add(given[name], call.outputs[name])
             _overwrite(call, given)
 
-        with calls_watched(self.module, replace_output):
-            metrics, samples = evaluate(self.process, self._noted(), **self.options)
+        with watch_calls(self.module, replace_output):
+            metrics, samples = evaluate(self.process, self._batches_noting_size(), **self.options)
         return Parity(
             calls=calls,
             samples=samples,
@@ -131,7 +131,7 @@ class EvaluatedSplit:
             exported={name: value for name, value in metrics.items() if not math.isnan(value)},
         )
 
-    def _noted(self) -> Iterator[Any]:
+    def _batches_noting_size(self) -> Iterator[Any]:
         self._left_out = 0
         for batch in self.batches():
             self._samples = size_of(batch)

@@ -45,7 +45,7 @@ def trace_program(model: nn.Module, interface: Interface) -> torch.export.Export
     InputError for what no graph can hold, with module and line.
     """
     flat = FlatModel(model, interface).eval()
-    tensors = tuple(_wide(tensor, interface, name) for name, tensor in interface.example.items())
+    tensors = tuple(_widen(tensor, interface, name) for name, tensor in interface.example.items())
     lengths = {
         name: torch.export.Dim(name, min=1)
         for axes in interface.axes.values()
@@ -56,10 +56,10 @@ def trace_program(model: nn.Module, interface: Interface) -> torch.export.Export
         for name in interface.example
     )
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _silence_torch():
             return torch.export.export(flat, tensors, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:  # of any kind: torch runs the code of the model on stand-ins
-        raise _untraceable(error, model, interface) from error
+        raise _explain_trace_error(error, model, interface) from error
 
 
 def write_onnx(
@@ -74,7 +74,7 @@ def write_onnx(
     is_large = sum(each.numel() * each.element_size() for each in weights) > ONE_FILE_BYTES
     shapes = tuple(dict(interface.axes.get(name, {})) for name in interface.example)
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _silence_torch():
             written = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -84,7 +84,7 @@ def write_onnx(
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise _lacking(error) from error
+        raise _explain_onnx_error(error) from error
     assert written is not None
     written.save(path, external_data=is_large)
     return sorted(folder.glob("model.onnx*"))
@@ -94,7 +94,7 @@ def write_program(program: torch.export.ExportedProgram, folder: Path) -> list[P
     """Write a graph as `model.pt2`."""
     path = folder / "model.pt2"
     content = io.BytesIO()  # torch's own writer says nothing of a full disk
-    with _quiet():
+    with _silence_torch():
         torch.export.save(program, content)
     path.write_bytes(content.getbuffer())
     return [path]
@@ -111,7 +111,7 @@ def write_weights(model: nn.Module, folder: Path) -> list[Path]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_torch() -> Iterator[None]:
     """Keep torch's notes on its own exporters from the screen."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
@@ -124,7 +124,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _wide(tensor: Tensor, interface: Interface, name: str) -> Tensor:
+def _widen(tensor: Tensor, interface: Interface, name: str) -> Tensor:
     """Return a tensor to trace with: an axis that may change must not be of length 1."""
     for axis in interface.axes.get(name, {}):
         if tensor.shape[axis] == 1:
@@ -132,7 +132,7 @@ def _wide(tensor: Tensor, interface: Interface, name: str) -> Tensor:
     return tensor
 
 
-def _untraceable(error: Exception, model: nn.Module, interface: Interface) -> InputError:
+def _explain_trace_error(error: Exception, model: nn.Module, interface: Interface) -> InputError:
     """Return the error for a model of which torch can make no graph."""
     kind = type(model).__name__
     where, code = _place_of(error, model)
@@ -177,7 +177,7 @@ def _place_of(error: BaseException, model: nn.Module) -> tuple[str, str]:
     return ", in ".join(filter(None, [place, module])), code
 
 
-def _lacking(error: Exception) -> InputError:
+def _explain_onnx_error(error: Exception) -> InputError:
     """Return the error for an operation that ONNX has no word for."""
     nodes = [node for node in _values_in_frames(error, torch.fx.Node) if node.op == "call_function"]
     if not nodes:
