@@ -3,6 +3,8 @@
     eight      Eight processes log twenty metrics at once, each into a run of its own: from the
                first call to the end of the last one, by the clock, over all points. 5 us a point
                are 200,000 points a second together.
+    end        The end of a run of 10,000,000 log calls of one metric: its CPU time, and the memory
+               that it takes over what the running process had.
     snapshot   Begin and end of a run in a project of 5,000 files that were kept before; git's own
                time counts.
     points     A finished curve of 1,000,000 points: read, and reduced to 2,000 ranges; `open` is
@@ -12,7 +14,7 @@
                (`whole`). No run is opened.
     reindex    The index of 10,000 runs, made anew.
 
-Told are medians; of `eight` and `reindex`, which take long, one time.
+Told are medians; of `eight`, `end` and `reindex`, which take long, one time.
 """
 
 from __future__ import annotations
@@ -91,6 +93,29 @@ def eight(folder: Path, calls: int) -> Iterator[Figure]:
     us = took / (PROCESSES * METRICS * calls) * 1e6
     yield Figure(name="records.eight.wall_us_a_point", value=us, unit="us", at_most=5.0)
     yield Figure(name="records.eight.points_a_second", value=round(1e6 / us))
+
+
+def end_long(folder: str, calls: int, told: Any) -> None:
+    recorder = start_run(open_project(Path(folder)), AttemptSpec(keep_code=False))
+    for step in range(calls):
+        recorder.log({"train/loss": 0.5}, step)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = cpu_s()
+    recorder.finish()
+    told.put((cpu_s() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak_kb))
+
+
+def end(folder: Path, calls: int) -> Iterator[Figure]:
+    folder.mkdir()
+    open_project(folder, create=True)
+    fresh = get_context("spawn")
+    told = fresh.Queue()
+    process = fresh.Process(target=end_long, args=(str(folder), calls, told))
+    process.start()
+    took_s, more_kb = told.get()
+    process.join()
+    yield Figure(name="records.end.cpu_s", value=took_s, unit="s", at_most=2)
+    yield Figure(name="records.end.memory_mb", value=more_kb / 1024, unit="MB", at_most=16)
 
 
 def snapshot(folder: Path, files: int, rounds: int) -> Iterator[Figure]:
@@ -174,6 +199,7 @@ def main() -> None:
             del os.environ[variable]
         figures = [
             *eight(folder / "eight", calls),
+            *end(folder / "end", 100 * calls),
             *snapshot(folder / "snapshot", files, rounds),
             *points(folder / "points", count, rounds),
             *many_runs(open_project(project_with(runs, folder / "runs")), rounds),

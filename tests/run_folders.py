@@ -20,7 +20,7 @@ from assay.formats.manifest import Manifest, ManifestFile
 from assay.formats.metrics_file import KeySet
 from assay.formats.run_file import Attempt, RunFile, Summary
 from assay.store.layout import Project, open_project
-from assay.store.series import summaries
+from assay.store.summaries import summaries
 
 SECOND = 10**9
 Points = Mapping[str, Sequence[float]]

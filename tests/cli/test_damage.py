@@ -18,6 +18,7 @@ from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.table import list_runs
 from assay.record.attempt import AttemptSpec
+from assay.record.compaction import compact
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import list_removed, remove
@@ -44,8 +45,9 @@ def flip(path: Path, place: int) -> None:
 
 
 def flip_in_a_chunk(folder: Path) -> None:
-    """In the largest frames of a file that was compacted."""
+    """In the largest frames of a file that is compacted, as that of a long run is."""
     path = folder / "metrics.bin"
+    assert compact(path)
     groups = [item for item in frame_groups(path.read_bytes()) if isinstance(item, FrameGroup)]
     chunk = max(groups, key=lambda item: item.frame_bytes)
     flip(path, chunk.offset + chunk.frame_bytes - 3)

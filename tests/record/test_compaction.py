@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import random
+import shutil
+import signal
 import struct
-from collections.abc import Iterator
+import subprocess
+import sys
+from array import array
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from assay.formats import frames
+from assay.formats import frames, metrics_file
+from assay.formats.metrics_file import Chunk
 from assay.record import compaction
 from assay.record.compaction import compact
 from assay.record.writer import MetricsWriter
@@ -36,7 +44,7 @@ def test_a_compacted_file_is_smaller_and_reads_the_same(path: Path) -> None:
     assert compact(path)
 
     after = read_series(path)
-    assert path.stat().st_size < 0.8 * size
+    assert path.stat().st_size < 0.85 * size
     for name, series in before.items():
         assert after[name].steps.tolist() == series.steps.tolist()
         assert after[name].values.tobytes() == series.values.tobytes()
@@ -111,21 +119,112 @@ def test_a_compacted_file_of_which_a_sector_is_lost_is_read_but_for_that(path: P
 
 def test_on_any_doubt_the_old_file_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
-    real = compaction._file
+    real = metrics_file.pack_chunk
 
-    def one_bit_wrong(blocks: list[compaction.Block]) -> Iterator[bytes]:
-        for block in blocks:
-            block.columns[0][0] += 1
-        yield from real(blocks)
-        for block in blocks:
-            block.columns[0][0] -= 1
+    def one_bit_wrong(chunk: Chunk, **fast: Any) -> bytes:
+        column = array("d", chunk.columns[0])
+        column[-1] = math.nextafter(column[-1], math.inf)
+        return real(replace(chunk, columns=(column, *chunk.columns[1:])), **fast)
 
-    monkeypatch.setattr(compaction, "_file", one_bit_wrong)
+    monkeypatch.setattr(metrics_file, "pack_chunk", one_bit_wrong)
 
     assert not compact(path)
 
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_file_that_lacks_a_row_does_not_take_the_place_of_the_old_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = path.read_bytes()
+    read = compaction.read_chunks
+    monkeypatch.setattr(
+        compaction, "read_chunks", lambda path, outline: islice(read(path, outline), 10)
+    )
+
+    assert not compact(path)
+
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_is_removed_meanwhile_ends_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction.os, "fsync", lambda descriptor: shutil.rmtree(path.parent))
+
+    assert not compact(path)
+
+    assert not path.parent.exists()
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from assay.record import compaction
+
+def kill(function):
+    def killing(*given, **named):
+        if sys.argv[3] == "after":
+            function(*given, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return killing
+
+place = {"append": (compaction, "_append"), "fsync": (os, "fsync"), "replace": (os, "replace")}
+module, name = place[sys.argv[2]]
+setattr(module, name, kill(getattr(module, name)))
+compaction.compact(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("where", ["append", "fsync", "replace"])
+def test_a_kill_at_any_point_of_it_loses_nothing(path: Path, where: str, when: str) -> None:
+    before = read_series(path)
+
+    killed = subprocess.run([sys.executable, "-c", _KILLED, str(path), where, when], check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    after = read_series(path)
+    assert {name: each.values.tobytes() for name, each in after.items()} == {
+        name: each.values.tobytes() for name, each in before.items()
+    }
+    MetricsWriter(path, 2).close()
+    assert compact(path)
+
+
+_PEAK = """
+import sys
+from pathlib import Path
+from assay.record.compaction import compact
+from assay.store.summaries import summaries
+
+def peak_kb():
+    words = Path("/proc/self/status").read_text().split()
+    return int(words[words.index("VmHWM:") + 1])
+
+for path in map(Path, sys.argv[1:]):
+    assert compact(path)
+    summaries(path)
+    print(peak_kb())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_the_memory_that_it_takes_does_not_grow_with_the_length_of_the_run(tmp_path: Path) -> None:
+    paths = [tmp_path / "short.bin", tmp_path / "long.bin"]
+    for path, rows in zip(paths, (100_000, 1_600_000), strict=True):
+        writer = MetricsWriter(path)
+        for step in range(rows):
+            writer.log({"loss": 0.5}, step)
+        writer.close()
+
+    done = subprocess.run(
+        [sys.executable, "-c", _PEAK, *map(str, paths)], check=True, capture_output=True, text=True
+    )
+
+    short_kb, long_kb = map(int, done.stdout.split())
+    assert long_kb - short_kb < 6_000, "the longer file has 38 MB"
 
 
 def test_a_disk_that_is_full_leaves_the_old_file(

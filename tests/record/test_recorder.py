@@ -26,8 +26,8 @@ from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.formats.run_file import Best
 from assay.query.run import RunView
+from assay.record import compaction, recorder_thread
 from assay.record import recorder as recorder_module
-from assay.record import recorder_thread
 from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.opening import start_attempt, start_run
@@ -890,14 +890,15 @@ def test_code_that_another_run_needs_stays_when_a_later_run_knows_its_secret(
 def test_metrics_that_cannot_be_compacted_leave_the_run_open_to_be_looked_at(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_module, "compact", lambda path, names: False)
+    monkeypatch.setattr(compaction, "compact", lambda path, names: False)
 
     with begin(project) as run:
-        run.log({"a": 1.0}, 1)
+        for step in range(20_000):
+            run.log({"a": 1.0}, step)
 
     written = run_file.read(run.folder.path)
     assert (written.status, written.sealed) == ("finished", False)
-    assert written.summaries["a"].count == 1
+    assert written.summaries["a"].count == 20_000
 
 
 def test_a_torn_last_event_does_not_spoil_the_next_one(project: Project) -> None:

@@ -17,7 +17,8 @@ from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.layout import open_project
 from assay.store.metrics_tail import Tail
-from assay.store.series import read_series, summaries
+from assay.store.series import read_series
+from assay.store.summaries import summaries
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_what_a_resume_left_behind_is_on_its_branch(recorder: RunRecorder) -> No
 
 def test_a_file_that_was_compacted_is_read_again(recorder: RunRecorder) -> None:
     tail = Tail(recorder.folder.metrics)
-    for step in range(1_000):
+    for step in range(20_000):
         recorder.log({"loss": float(step)}, step)
     tail.update()
     recorder.finish()

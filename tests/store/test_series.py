@@ -13,7 +13,8 @@ import pytest
 from assay.formats import frames, metrics_file
 from assay.formats.metrics_file import KeySet
 from assay.formats.run_file import Summary
-from assay.store.series import read_contents, read_series, summaries
+from assay.store.series import read_contents, read_series
+from assay.store.summaries import summaries
 
 Logged = list[tuple[tuple[str, ...], int, tuple[float, ...]]]
 
@@ -137,6 +138,6 @@ def test_what_cannot_be_read_is_told_with_its_place() -> None:
 
 
 def test_summaries_need_no_numpy() -> None:
-    program = "import sys; from assay.store.series import summaries; summaries(b''); assert 'numpy' not in sys.modules"
+    program = "import sys; from assay.store.summaries import summaries; summaries(b''); assert 'numpy' not in sys.modules"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -286,11 +286,11 @@ def file_mode(folder_mode: int) -> int:
 
 
 def create_file(path: Path | str, *, exclusive: bool = True) -> int:
-    """Make a file that is as open as its folder, and return its descriptor for writing.
+    """Make a file that is as open as its folder, and return its descriptor for reading and writing.
 
     With `exclusive` it must not be there; else what it holds is given up.
     """
-    flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
+    flags = os.O_RDWR | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
     mode = file_mode(stat.S_IMODE(os.stat(os.path.dirname(path) or ".").st_mode))
     return open_regular(path, flags, mode)
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from assay.core.errors import RecordError
@@ -126,6 +126,13 @@ class Chunk:
     columns: tuple[Sequence[float], ...]
     places: Sequence[int] | None = None
 
+    @property
+    def last_key(self) -> tuple[bool, int, int]:
+        """Key that orders the last rows of several chunks of a file, as all rows are ordered."""
+        if self.places is None:
+            return False, self.times_ns[-1], 0
+        return True, 0, self.places[-1]
+
 
 def pack_keys(keys: KeySet) -> bytes:
     """Return the frames that define a key set; several when the names do not fit into one."""
@@ -185,48 +192,51 @@ def rows_per_chunk(columns: int, rows: int) -> int:
     return max(1, min(_MOST_ROWS, fitting, max(_LEAST_ROWS, rows // _PARTS)))
 
 
-def pack_chunk(chunk: Chunk) -> bytes:
-    """Return one CHUNK frame; the rows must fit (`rows_per_chunk`)."""
-    steps = list(chunk.steps)
-    times = list(chunk.times_ns)
-    base_step = min(steps)
-    base_ns = min(times)
-    flags = 0
-    step_part = _offsets(steps, base_step, 1)
-    if step_part is None:
-        flags |= WIDE_STEPS
-        step_part = array("q", steps)
-    time_part = _offsets(times, base_ns, TICK_NS)
-    if time_part is None:
-        flags |= WIDE_TIMES
-        time_part = array("q", times)
-    if chunk.places is not None:
-        flags |= PLACES
-    parts = [CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns)]
-    for column in chunk.columns:
-        known = [value for value in column if value == value]
-        bounds = (min(known), max(known)) if known else (float("nan"), float("nan"))
-        parts.append(struct.pack("<2d", *bounds))
-    parts += [_pad(step_part.tobytes()), _pad(time_part.tobytes())]
-    parts += [struct.pack(f"<{len(steps)}d", *column) for column in chunk.columns]
-    if chunk.places is not None:
-        parts.append(_pad(array("I", chunk.places).tobytes()))
-    return frames.pack(CHUNK, chunk.keys.id, len(steps), b"".join(parts))
-
-
-def _offsets(numbers: Sequence[int], base: int, unit: int) -> array[int] | None:
-    """Return numbers as u32 multiples of `unit` above `base`; None where one is no such multiple.
+def pack_offsets(numbers: Sequence[int], unit: int) -> tuple[int, bytes]:
+    """Return the least number, and all as u32 multiples of `unit` above it, else as i64.
 
     Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
     grid.
     """
-    if max(numbers) - base > MAX_STEP * unit:
-        return None
-    if unit == 1:
-        return array("I", [number - base for number in numbers])
-    if any((number - base) % unit for number in numbers):
-        return None
-    return array("I", [(number - base) // unit for number in numbers])
+    base = min(numbers)
+    offsets = [number - base for number in numbers]
+    if max(offsets) > MAX_STEP * unit or any(offset % unit for offset in offsets):
+        return base, array("q", numbers).tobytes()
+    return base, array("I", [offset // unit for offset in offsets]).tobytes()
+
+
+def bounds(column: Sequence[float]) -> tuple[float, float]:
+    """Return the extremes of what is no NaN; both are NaN where nothing is left."""
+    known = [value for value in column if value == value]
+    return (min(known), max(known)) if known else (float("nan"), float("nan"))
+
+
+def pack_chunk(
+    chunk: Chunk,
+    *,
+    pack_offsets: Callable[[Sequence[int], int], tuple[int, bytes]] = pack_offsets,
+    bounds: Callable[[Sequence[float]], tuple[float, float]] = bounds,
+) -> bytes:
+    """Return one CHUNK frame; the rows must fit (`rows_per_chunk`).
+
+    Who has something faster for its parts may bring that.
+    """
+    rows = len(chunk.steps)
+    base_step, steps = pack_offsets(chunk.steps, 1)
+    base_ns, times = pack_offsets(chunk.times_ns, TICK_NS)
+    flags = WIDE_STEPS if len(steps) == 8 * rows else 0
+    flags |= WIDE_TIMES if len(times) == 8 * rows else 0
+    flags |= PLACES if chunk.places is not None else 0
+    parts = [
+        CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns),
+        *(struct.pack("<2d", *bounds(column)) for column in chunk.columns),
+        _pad(steps),
+        _pad(times),
+        *(array("d", column).tobytes() for column in chunk.columns),
+    ]
+    if chunk.places is not None:
+        parts.append(_pad(array("I", chunk.places).tobytes()))
+    return frames.pack(CHUNK, chunk.keys.id, rows, b"".join(parts))
 
 
 def _pad(data: bytes) -> bytes:

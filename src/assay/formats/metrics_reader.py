@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.formats import frames
-from assay.formats.frames import TICK_NS, Damage, Extent, Frame
+from assay.formats.frames import TICK_NS, CountIntact, Damage, Extent, Frame
 from assay.formats.metrics_file import (
     CHUNK,
     CHUNK_HEAD,
@@ -35,7 +36,15 @@ from assay.formats.metrics_file import (
 _SHORT_WORDS = 128  # a row this short is cheap to look at where its key set is not known
 
 Spread = Callable[[memoryview, int, int], Sequence[int]]
-"""`base + factor * each` of many u32: who has something fast for that may bring it."""
+"""`base + factor * each` of many u32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Work on many numbers at once, as this machine has them, by whoever has something for that."""
+
+    spread: Spread
+    count_intact: CountIntact | None = None
 
 
 def read(
@@ -53,12 +62,11 @@ def read(
 
 
 def read_rows(
-    data: bytes | memoryview, *, where: str = "metrics.bin", spread: Spread | None = None
+    data: bytes | memoryview, *, where: str = "metrics.bin", vectors: Vectors | None = None
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
     """Yield what `read` yields, with like rows together. A row of a wide frame still comes alone.
 
-    With `spread`, which works on numbers as this machine has them, columns are views of `data`,
-    some with strides.
+    With `vectors` columns are views of `data`, some with strides.
     """
     # The run was killed before the head was written, or logged nothing.
     if len(data) < frames.FILE_HEAD_BYTES:
@@ -67,34 +75,40 @@ def read_rows(
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
         yield damage
-    yield from RowReader(spread).read(data)
+    yield from RowReader(vectors).read(data)
 
 
 class RowReader:
     """Reads rows, each once, from a file that may grow between two reads.
 
-    `offset` is where the next read begins: behind the last intact frame.
+    `offset` is where the next read begins: behind the last intact frame, in `extent`.
     """
 
-    def __init__(self, spread: Spread | None = None) -> None:
+    def __init__(self, vectors: Vectors | None = None) -> None:
         self.offset = frames.FILE_HEAD_BYTES
-        self._spread = None if sys.byteorder == "big" else spread
+        known = None if sys.byteorder == "big" else vectors
+        self._spread = None if known is None else known.spread
+        self._count_intact = None if known is None else known.count_intact
         self._sets = _KeySets(b"")
-        self._extent: Extent | None = None
+        self.extent: Extent | None = None
 
     def read(self, data: bytes | memoryview) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
         """Yield the contents of `data`, the whole file, from `offset` on."""
         sets = self._sets
         sets.begin(data)
-        attempt = 0 if self._extent is None else self._extent.attempt
+        attempt = 0 if self.extent is None else self.extent.attempt
         groups = frames.frame_groups(
-            data, start=self.offset, extent=self._extent, is_frame=sets.is_frame
+            data,
+            start=self.offset,
+            extent=self.extent,
+            is_frame=sets.is_frame,
+            count_intact=self._count_intact,
         )
         for item in groups:
             match item:
                 case Extent():
                     attempt = item.attempt
-                    self._extent = item
+                    self.extent = item
                     # Behind one of the two copies of the head: the other one may be the damaged
                     # one, in front.
                     self.offset = item.offset + frames.EXTENT_HEAD_BYTES // 2
@@ -137,7 +151,7 @@ def damages(data: bytes | memoryview, *, where: str = "metrics.bin") -> Iterator
 
 
 def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
-    """Count the points of each curve without decoding them; None unless all are in chunks."""
+    """Count the points of each curve without decoding them; None where that does not tell them."""
     sets = _KeySets(data)
     counts: dict[str, int] = {}
     for item in frames.frame_groups(data, is_frame=sets.is_frame):
@@ -145,14 +159,20 @@ def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
             continue
         if item.tag == KEYS:
             sets.define_all(item)
-        elif item.tag != CHUNK:
-            return None
+            continue
+        rows: Iterable[tuple[int, int]]
+        if item.tag <= MAX_SET_ID:
+            rows = [(item.tag, len(item.data) // item.frame_bytes)]
+        elif item.tag == WIDE:
+            rows = ((frame.a, 1) for frame in item)
+        elif item.tag == CHUNK:
+            rows = ((frame.a, frame.b) for frame in item if _is_on_curve(frame))
         else:
-            for frame in item:
-                keys = sets.find(frame.a)
-                if keys is not None and _is_on_curve(frame):
-                    for name in keys.names:
-                        counts[name] = counts.get(name, 0) + frame.b
+            return None
+        for set_id, count in rows:
+            keys = sets.find(set_id)
+            for name in () if keys is None else keys.names:
+                counts[name] = counts.get(name, 0) + count
     return counts
 
 

@@ -31,12 +31,12 @@ from assay.formats.json_codec import dumps, write_atomic
 from assay.formats.run_file import Attempt, Code, RunFile
 from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, foreign_run_id
 from assay.record import edits, readme
-from assay.record.compaction import write_compacted
 from assay.record.config_files import write_config
 from assay.store.artifacts import Artifact, write_index
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project, RunFolder, refusal
-from assay.store.series import Block, summaries
+from assay.store.series import Block
+from assay.store.summaries import summaries
 
 _MAX_SAID_BYTES = 256 << 20
 _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is no time
@@ -102,6 +102,8 @@ def _write(
     warnings = [*run.warnings]
     tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
     write_config(folder, dump(tree), {}, attempt=1)
+    from assay.record.compaction import write_compacted  # here: it computes with arrays
+
     write_compacted(folder.metrics, _keep_valid(run.blocks, warnings))
     _copy(folder, run, warnings, cleaner)
     numbers = summaries(folder.metrics)

@@ -15,7 +15,8 @@ from assay.formats.run_file import RunFile, Status, Summary
 from assay.store.artifacts import artifacts
 from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder
-from assay.store.series import MAX_BYTES, summaries
+from assay.store.series import MAX_BYTES
+from assay.store.summaries import summaries
 
 MOST_CHECKED_BYTES = 1 << 30
 """Curves that take longer than a second or two to read through are not looked at for damage."""

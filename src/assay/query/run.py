@@ -281,7 +281,7 @@ class RunView:
         """Each metric in a few numbers: those of the end, or of now while the run goes on."""
         if self._file is not None and self._file.status != "running":
             return self._file.summaries
-        from assay.store.series import summaries
+        from assay.store.summaries import summaries
 
         try:
             return summaries(self.folder.metrics)

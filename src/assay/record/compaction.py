@@ -4,39 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress, pairwise
+from io import BufferedRandom
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from assay.core.directory import create_file
 from assay.core.errors import AssayError
-from assay.formats import frames, metrics_file
-from assay.formats.metrics_file import Chunk
-from assay.store.series import Block, read_contents
+from assay.formats import frames, metrics_file, metrics_reader
+from assay.formats.metrics_file import Chunk, KeySet
+from assay.store.chunk_stream import read_chunks, read_outline
+from assay.store.series import Block
+from assay.store.vectors import FAST, bounds, pack_offsets
 
 EXTENT_BYTES = 1 << 20
 """About so much stands in one extent."""
+_MOST_WAITING = 1 << 19
+"""So many numbers wait for their chunk to be full; of very many sets of metrics chunks are shorter.
+"""
+
+CleanNames = Callable[[Sequence[str]], Sequence[str]]
 
 
-def compact(path: Path, clean_names: Callable[[Sequence[str]], Sequence[str]] = list) -> bool:
+def compact(path: Path, clean_names: CleanNames = list) -> bool:
     """Rewrite a finished file by column and put it in the old one's place; True when that is done.
 
-    The metrics get the names that `clean_names` returns, as many and all different.
-
-    The new file is read back and compared before it takes the place. On any doubt the old one
-    stays.
+    The metrics get the names that `clean_names` returns, as many and all different. Each part of
+    the new file is read back and compared before it takes the place. On any doubt the old one
+    stays. It takes little memory, whatever the length of the file.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
-        before = read_contents(path)
-        if before.damages:
+        outline = read_outline(path)
+        if outline.is_damaged:
             return False
-        blocks = [_renamed(block, clean_names) for block in before.blocks]
-        write_compacted(temporary, blocks)
-        after = read_contents(temporary)
-        if after.damages or not _same(blocks, after.blocks):
+        renamed = {keys: _renamed(keys, clean_names) for keys in outline.rows}
+        chunks = (replace(it, keys=renamed[it.keys]) for it in read_chunks(path, outline))
+        rows = {renamed[keys]: count for keys, count in outline.rows.items()}
+        if not _write(temporary, chunks, rows):
             return False
         os.replace(temporary, path)
         return True
@@ -47,127 +56,137 @@ def compact(path: Path, clean_names: Callable[[Sequence[str]], Sequence[str]] = 
             temporary.unlink()
 
 
-def _renamed(block: Block, clean_names: Callable[[Sequence[str]], Sequence[str]]) -> Block:
-    names = tuple(clean_names(block.keys.names))
-    if names == block.keys.names:
-        return block
-    renamed = copy(block)
-    renamed.keys = replace(block.keys, names=names)
-    return renamed
+def _renamed(keys: KeySet, clean_names: CleanNames) -> KeySet:
+    return replace(keys, names=tuple(clean_names(keys.names)))
 
 
-def write_compacted(path: Path, blocks: list[Block]) -> None:
+def write_compacted(path: Path, blocks: Sequence[Block]) -> None:
     """A file that holds these rows by column, as that of a run that has ended."""
-    with os.fdopen(create_file(path), "wb") as file:
-        for part in _file(blocks):
-            file.write(part)
+    rows = {block.keys: len(block.steps) for block in blocks}
+    chunks = (
+        Chunk(block.keys, 0, block.steps, block.times_ns, tuple(block.columns), block.orders)
+        for block in blocks
+    )
+    if not _write(path, chunks, rows):
+        raise OSError("the metrics were not written as they are")
+
+
+def _write(path: Path, chunks: Iterable[Chunk], rows: Mapping[KeySet, int]) -> bool:
+    """Write a file of these rows, so many of each key set; return whether it can be read back."""
+    written = dict.fromkeys(rows, 0)
+    with os.fdopen(create_file(path), "w+b") as file:
+        file.write(frames.file_head(metrics_file.FORM))
+        for sequence, part in enumerate(_extents(_fill(chunks, rows))):
+            if not _append(file, sequence, part):
+                return False
+            for chunk in part:
+                written[chunk.keys] += len(chunk.steps)
         file.flush()
         os.fsync(file.fileno())
+    return written == rows
 
 
-def _file(blocks: list[Block]) -> Iterator[bytes]:
-    yield frames.file_head(metrics_file.FORM)
-    places_by_set = _places(blocks)
-    offset = frames.FILE_HEAD_BYTES
-    sequence = 0
-    waiting: list[bytes] = []
-    defined: dict[int, bytes] = {}
-
-    def extent() -> bytes:
-        nonlocal offset, sequence
-        # Defined again in every extent, so that each can be read without the others; and once more
-        # at its end, so that
-        # damage to a definition takes none of the rows with it.
-        body = b"".join((*waiting, *defined.values()))
-        end = offset + frames.EXTENT_HEAD_BYTES + len(body)
-        head = frames.pack_extent(
-            metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end
-        )
-        offset = end
-        sequence += 1
-        waiting.clear()
-        defined.clear()
-        return head + body
-
+def _extents(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Put chunks together that stand in one extent."""
+    part: list[Chunk] = []
     size = 0
-    for block in blocks:
-        for chunk in _chunks(block, places_by_set.get(block.keys.id)):
-            if block.keys.id not in defined:
-                defined[block.keys.id] = metrics_file.pack_keys(block.keys)
-                waiting.append(defined[block.keys.id])
-            waiting.append(metrics_file.pack_chunk(chunk))
-            size += len(waiting[-1])
-            if size >= EXTENT_BYTES:
-                yield extent()
-                size = 0
-    if waiting:
-        yield extent()
+    for chunk in chunks:
+        part.append(chunk)
+        size += len(chunk.steps) * (20 + 8 * len(chunk.columns))
+        if size >= EXTENT_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
-def _chunks(block: Block, places_of_rows: Sequence[int] | None) -> Iterator[Chunk]:
-    most = metrics_file.rows_per_chunk(len(block.keys.names), len(block.steps))
-    for branch in sorted(set(block.branches)):
-        keep = [each == branch for each in block.branches]
-        steps = list(compress(block.steps, keep))
-        times = list(compress(block.times_ns, keep))
-        places = None if places_of_rows is None else list(compress(places_of_rows, keep))
-        columns = [list(compress(column, keep)) for column in block.columns]
-        for i in range(0, len(steps), most):
-            part = slice(i, i + most)
-            yield Chunk(
-                block.keys,
-                branch,
-                steps[part],
-                times[part],
-                tuple(column[part] for column in columns),
-                None if places is None else places[part],
-            )
-
-
-def _places(blocks: list[Block]) -> dict[int, Sequence[int]]:
-    """Return the places of rows by the number of their key set; none where times order them."""
-    if len(blocks) == 1 and all(a <= b for a, b in pairwise(blocks[0].times_ns)):
-        return {}
-    orders = {block.keys.id: block.orders for block in blocks}
-    if not any(block.unplaced for block in blocks):
-        return dict(orders)
-    rows = [
-        (i >= block.unplaced, 0 if i >= block.unplaced else time_ns, order, block.keys.id, i)
-        for block in blocks
-        for i, (order, time_ns) in enumerate(
-            zip(orders[block.keys.id], block.times_ns, strict=True)
+def _append(file: BufferedRandom, sequence: int, chunks: Sequence[Chunk]) -> bool:
+    """Write an extent at the end; return whether it can be read back as it was meant."""
+    defined: dict[int, bytes] = {}
+    frames_of_chunks = []
+    for chunk in chunks:
+        if chunk.keys.id not in defined:
+            defined[chunk.keys.id] = metrics_file.pack_keys(chunk.keys)
+            frames_of_chunks.append(defined[chunk.keys.id])
+        frames_of_chunks.append(
+            metrics_file.pack_chunk(chunk, pack_offsets=pack_offsets, bounds=bounds)
         )
-    ]
-    for place, (_, _, _, set_id, i) in enumerate(sorted(rows)):
-        orders[set_id][i] = place
-    return dict(orders)
+    # Defined in every extent, so that each can be read without the others; and once more at its
+    # end, so that damage to a definition takes none of the rows with it.
+    body = b"".join((*frames_of_chunks, *defined.values()))
+    begin = file.tell()
+    end = begin + frames.EXTENT_HEAD_BYTES + len(body)
+    head = frames.pack_extent(metrics_file.FORM, sequence=sequence, attempt=0, base_ns=0, end=end)
+    file.write(head + body)
+    file.flush()
+    extent = frames.file_head(metrics_file.FORM) + os.pread(file.fileno(), end - begin, begin)
+    read = list(metrics_reader.read_rows(extent, vectors=FAST))
+    return len(read) == len(chunks) and all(map(_is_same, chunks, read))
 
 
-def _same(before: list[Block], after: list[Block]) -> bool:
-    """Return whether all branches hold the same rows in order."""
-    new_by_set = {block.keys: block for block in after}
-    if len(before) != len(after):
+def _is_same(chunk: Chunk, read: object) -> bool:
+    if not isinstance(read, Chunk) or (read.keys, read.branch) != (chunk.keys, chunk.branch):
         return False
-    for old in before:
-        new = new_by_set.get(old.keys)
-        if new is None or len(new.steps) != len(old.steps):
-            return False
-        for branch in set(old.branches):
-            if not _same_branch(old, new, branch):
-                return False
-    return True
-
-
-def _same_branch(old: Block, new: Block, branch: int) -> bool:
-    keep_old = [each == branch for each in old.branches]
-    keep_new = [each == branch for each in new.branches]
-    pairs = (old.steps, new.steps), (old.times_ns, new.times_ns)
-    if any(list(compress(a, keep_old)) != list(compress(b, keep_new)) for a, b in pairs):
-        return False
+    ours, theirs = _columns(chunk), _columns(read)
     # Bytes, not numbers: NaN is not equal to itself, and -0.0 is to 0.0.
-    for a, b in zip(old.columns, new.columns, strict=True):
-        left = type(a)("d", compress(a, keep_old))
-        right = type(b)("d", compress(b, keep_new))
-        if left.tobytes() != right.tobytes():
-            return False
-    return True
+    return len(ours) == len(theirs) and all(
+        np.asarray(old).tobytes() == np.asarray(new).tobytes()
+        for old, new in zip(ours, theirs, strict=True)
+    )
+
+
+def _fill(chunks: Iterable[Chunk], rows: Mapping[KeySet, int]) -> Iterator[Chunk]:
+    """Yield the same rows in chunks of the right length, those of one branch in their order."""
+    waiting: dict[tuple[KeySet, int], Chunk] = {}
+    has_places = False
+    numbers = 0
+    for chunk in chunks:
+        # Rows that have no place come before all others.
+        if (chunk.places is not None) != has_places or numbers > _MOST_WAITING:
+            has_places = chunk.places is not None
+            yield from waiting.values()
+            waiting.clear()
+            numbers = 0
+        which = chunk.keys, chunk.branch
+        width = len(chunk.columns)
+        most = metrics_file.rows_per_chunk(width, rows[chunk.keys])
+        numbers += len(chunk.steps) * width
+        joined = _join(waiting.pop(which, None), chunk)
+        full = len(joined.steps) // most * most
+        numbers -= full * width
+        yield from (_rows_of(joined, begin, begin + most) for begin in range(0, full, most))
+        if full < len(joined.steps):
+            waiting[which] = _rows_of(joined, full, len(joined.steps)) if full else joined
+    yield from waiting.values()
+
+
+def _join(first: Chunk | None, second: Chunk) -> Chunk:
+    """Return the rows of both in arrays, those of the first where it has them."""
+    if first is None:
+        empty = tuple(array("d") for _ in second.columns)
+        places = None if second.places is None else array("q")
+        first = Chunk(second.keys, second.branch, array("q"), array("q"), empty, places)
+    for mine, more in zip(_columns(first), _columns(second), strict=True):
+        assert isinstance(mine, array)
+        if isinstance(more, memoryview):
+            mine.frombytes(more.tobytes())  # many times as fast as number by number
+        else:
+            mine.extend(more)
+    return first
+
+
+def _columns(chunk: Chunk) -> list[Sequence[Any]]:
+    """Return all that has one number for each row."""
+    places = [] if chunk.places is None else [chunk.places]
+    return [chunk.steps, chunk.times_ns, *places, *chunk.columns]
+
+
+def _rows_of(chunk: Chunk, begin: int, end: int) -> Chunk:
+    part = slice(begin, end)
+    return replace(
+        chunk,
+        steps=chunk.steps[part],
+        times_ns=chunk.times_ns[part],
+        columns=tuple(column[part] for column in chunk.columns),
+        places=None if chunk.places is None else chunk.places[part],
+    )

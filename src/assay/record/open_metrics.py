@@ -61,6 +61,12 @@ class OpenMetrics:
         if os.pwrite(self.descriptor, frame, offset) != len(frame):
             raise OSError("there was no room for a whole frame")
 
+    def cut(self, end: int) -> None:
+        """Give back what was allocated from `end` on."""
+        with contextlib.suppress(OSError):
+            if self.size() > end:
+                os.ftruncate(self.descriptor, end)
+
     def bring_back(self) -> None:
         """Make the file again from the open one when it was deleted or replaced."""
         with contextlib.suppress(FileNotFoundError):

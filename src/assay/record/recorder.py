@@ -26,15 +26,12 @@ from assay.formats.run_file import Best, RunFile, Summary
 from assay.record import logfile, readme
 from assay.record.background import BackgroundWork
 from assay.record.capture import Capture, capture
-
-# Not in `finish`, as `summaries`: when Ctrl-C ends a script, a class made while that is handled
-# lets CPython 3.11 forget the interrupt and report another exit code.
-from assay.record.compaction import compact
 from assay.record.config_files import MAX_BYTES
 from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
 from assay.record.key_code import source_of
+from assay.record.mapped_extent import EXTENT_BYTES
 from assay.record.recordable import NO_STEP, check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
 from assay.record.redaction import clean_code, clean_record
@@ -45,7 +42,8 @@ from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.referenced_blobs import unshared
-from assay.store.series import summaries
+from assay.store.series import read_contents
+from assay.store.summaries import summaries, summaries_of
 
 if TYPE_CHECKING:
     from assay.record.watched_folders import FolderWatcher
@@ -103,10 +101,17 @@ class RunRecorder(MediaKeeper):
     def _new_worker(self) -> RecorderThread:
         return RecorderThread(
             f"assay-{self.id}",
-            prepare=lambda: self._metrics.prepare(),
+            prepare=self._prepare,
             sync=self._sync,
             renew=self._renew_lease,
         )
+
+    def _prepare(self) -> None:
+        self._metrics.prepare()
+        if self._metrics.is_long:
+            # In time for `finish`: when Ctrl-C ends a script, a class made while that is handled
+            # lets CPython 3.11 forget the interrupt and report another exit code.
+            import assay.record.compaction  # noqa: F401
 
     def _open_metrics(self) -> MetricsWriter:
         try:
@@ -341,7 +346,7 @@ class RunRecorder(MediaKeeper):
             return
         self._stop_logging()
         self._stop_capture()
-        by_metric, is_compacted = self._compact_metrics()
+        by_metric, is_whole = self._settle_metrics()
         self._home.release_reserve()
         if self._ended is None:
             at = _last_step(self.run, by_metric) if step is None else step
@@ -360,7 +365,7 @@ class RunRecorder(MediaKeeper):
         self.run = replace(
             self.run,
             status=status,
-            sealed=is_compacted,
+            sealed=is_whole,
             attempts=(*self.run.attempts[:-1], newest),
             summaries=by_metric,
         )
@@ -392,17 +397,32 @@ class RunRecorder(MediaKeeper):
             self._watcher.finish()
         self._metrics.close(durable=False)
 
-    def _compact_metrics(self) -> tuple[Mapping[str, Summary], bool]:
-        """Compact the closed metrics; return their summaries, and whether it was possible."""
-        is_compacted = compact(self.folder.metrics, self.secrets.names)
-        if not is_compacted:
-            with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
-                sync_file(self.folder.metrics)
+    def _settle_metrics(self) -> tuple[Mapping[str, Summary], bool]:
+        """Compact the closed metrics where that is worth it, else sync them.
+
+        Return their summaries, and whether all of them can be read.
+        """
+        path = self.folder.metrics
         try:
-            return summaries(self.folder.metrics), is_compacted
+            if path.stat().st_size <= EXTENT_BYTES:
+                contents = read_contents(path)
+                sets = [block.keys.names for block in contents.blocks]
+                if all(tuple(self.secrets.names(names)) == names for names in sets):
+                    self._sync_metrics()
+                    return summaries_of(contents), not contents.damages
+            from assay.record.compaction import compact
+
+            is_compacted = compact(path, self.secrets.names)
+            if not is_compacted:
+                self._sync_metrics()
+            return summaries(path), is_compacted
         except (OSError, AssayError) as error:
             self.logger.warning("The metrics cannot be read back: %s", error)
-            return {}, is_compacted
+            return {}, False
+
+    def _sync_metrics(self) -> None:
+        with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
+            sync_file(self.folder.metrics)
 
     def __enter__(self) -> Self:
         return self

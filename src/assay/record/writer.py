@@ -143,6 +143,11 @@ class MetricsWriter:
         """Number of points that could not be written so far."""
         return self._lost.total
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether the file has more than its first extent."""
+        return self._end > EXTENT_BYTES
+
     def log(self, values: Mapping[str, float], step: int = NO_STEP) -> None:
         """Log values of several metrics at one step; RecordError names what is no number."""
         try:
@@ -222,13 +227,17 @@ class MetricsWriter:
             os.close(descriptor)
 
     def close(self, *, durable: bool = True) -> None:
-        """Stop writing, once; all data is on disk on return if `durable`."""
+        """Stop writing, once; all data is on disk on return if `durable`.
+
+        What was allocated ahead is given back.
+        """
         if durable:
             self.sync()
         with self._lock:
             if self._closed:
                 return
-            self._give_up(_HAS_ENDED)
+            end = self._written_end()
+            self._give_up(_HAS_ENDED, cut_at=end)
             self._lost.end(is_closed=True)
 
     def abandon(self, reason: str) -> None:
@@ -247,7 +256,13 @@ class MetricsWriter:
                 "log to it."
             )
 
-    def _give_up(self, reason: str) -> None:
+    def _written_end(self) -> int:
+        """Return the file offset behind the last frame; what was allocated ahead follows it."""
+        if self._map is None:
+            return self._end
+        return self._end - len(self._map) + self._map.tell()
+
+    def _give_up(self, reason: str, *, cut_at: int | None = None) -> None:
         self._closed = reason
         self._out = (_no_room, 0)
         with self._growing:
@@ -255,6 +270,8 @@ class MetricsWriter:
                 self._spare.map.close()
             if self._map is not None:
                 self._map.close()
+            if cut_at is not None:
+                self._file.cut(cut_at)
             self._file.close()
 
     def _refuse_if_closed(self) -> None:

@@ -8,18 +8,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from assay.core.errors import RecordError
 from assay.core.regular_file import open_regular
 from assay.formats import frames, metrics_file, metrics_reader
 from assay.formats.frames import Damage
 from assay.formats.run_file import Summary
-from assay.store.series import MAX_BYTES, Gathered, Series, mean, series_of, spread_fast
-
-_CANCELS = 1000
-"""Largest ratio of the summed absolute numbers to their sum at which the sum of floats is taken."""
+from assay.store.chunk_stream import fill
+from assay.store.series import MAX_BYTES, Gathered, Series, series_of
+from assay.store.summaries import Fold
+from assay.store.vectors import FAST
 
 
 class Tail:
@@ -37,7 +34,7 @@ class Tail:
 
     def _begin(self) -> None:
         self._gathered = Gathered()
-        self._reader = metrics_reader.RowReader(spread_fast)
+        self._reader = metrics_reader.RowReader(FAST)
         self._size = 0
         self._rows = 0
         self._summaries: dict[str, Summary] | None = None
@@ -68,10 +65,12 @@ class Tail:
         """Return the summary of each metric over the current branch."""
         with self._lock:
             if self._summaries is None:
-                self._summaries = {
-                    name: _summary(each)
-                    for name, each in series_of(self._gathered.contents()).items()
-                }
+                fold = Fold()
+                for block in self._gathered.contents().blocks:
+                    curve = block.on_curve()
+                    if curve.steps:
+                        fold.add(curve.keys.names, curve.steps, curve.columns, curve.last_key)
+                self._summaries = fold.summaries()
             return self._summaries
 
     def _read(self, descriptor: int) -> bool:
@@ -89,11 +88,11 @@ class Tail:
         # Memory that nobody touches is none: what was read before is a hole in front of what is
         # read now.
         data = memoryview(bytearray(size))
-        if _fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(
+        if fill(descriptor, data, 0, frames.FILE_HEAD_BYTES) < frames.FILE_HEAD_BYTES or not any(
             data[:8]
         ):
             return False
-        _fill(descriptor, data, offset, size)
+        fill(descriptor, data, offset, size)
         self._size = size
         is_new = False
         if offset == frames.FILE_HEAD_BYTES:
@@ -113,13 +112,6 @@ class Tail:
         return is_new
 
 
-def _fill(descriptor: int, view: memoryview, start: int, end: int) -> int:
-    """Read the bytes from `start` to `end` into their place, and return where the file ended."""
-    while start < end and (count := os.preadv(descriptor, [view[start:end]], start)):
-        start += count
-    return start
-
-
 def _copy(series: Series) -> Series:
     axis_values = series.axis_values
     return replace(
@@ -129,51 +121,4 @@ def _copy(series: Series) -> Series:
         values=series.values.copy(),
         branches=series.branches.copy(),
         axis_values=None if axis_values is None else axis_values.copy(),
-    )
-
-
-def _summary(series: Series) -> Summary:
-    values, steps = series.values, series.steps
-    known = ~np.isnan(values)
-    if not known.any():
-        nowhere = float("nan"), 0
-        return _of(series, low=nowhere, high=nowhere, mean=float("nan"))
-    numbers = values[known]
-    at = steps[known]
-    low = numbers.min()
-    high = numbers.max()
-    return _of(
-        series,
-        low=(float(low), _first(at, numbers == low)),
-        high=(float(high), _first(at, numbers == high)),
-        mean=_mean(numbers),
-    )
-
-
-def _mean(numbers: NDArray[np.float64]) -> float:
-    """Return what `series.mean` does, fast where that can be had."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = float(numbers.sum())
-        size = float(np.abs(numbers).sum())
-    # Where little cancels, the plain sum has 12 digits. Infinities are not less than each other,
-    # and nan than nothing.
-    if size < _CANCELS * abs(total):
-        return total / len(numbers)
-    return mean(numbers.tolist())
-
-
-def _first(steps: NDArray[np.int64], where: NDArray[np.bool_]) -> int:
-    return int(steps[where].min())
-
-
-def _of(series: Series, *, low: tuple[float, int], high: tuple[float, int], mean: float) -> Summary:
-    return Summary(
-        last=float(series.values[-1]),
-        step=int(series.steps[-1]),
-        count=len(series),
-        min=low[0],
-        at_min=low[1],
-        max=high[0],
-        at_max=high[1],
-        mean=mean,
     )

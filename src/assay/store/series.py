@@ -1,8 +1,7 @@
-"""Curves out of `metrics.bin`: summaries without numpy, series with it."""
+"""Curves out of `metrics.bin`: rows without numpy, series with it."""
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from assay.core.regular_file import read_bytes
 from assay.formats import metrics_file, metrics_reader
 from assay.formats.frames import Damage
 from assay.formats.metrics_file import Chunk, KeySet, Rewind, Row, Rows
-from assay.formats.metrics_reader import Spread
-from assay.formats.run_file import Summary
+from assay.formats.metrics_reader import Vectors
+from assay.store.vectors import FAST, ONE_BY_ONE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -184,11 +183,11 @@ class MetricsContents:
     damages: tuple[Damage, ...] = ()
 
 
-def read_contents(source: Source, *, spread: Spread | None = None) -> MetricsContents:
+def read_contents(source: Source, *, vectors: Vectors = ONE_BY_ONE) -> MetricsContents:
     """Return all rows of a file (path or bytes) with their branches; none for a missing file."""
     data, where = _data(source)
     gathered = Gathered(where)
-    for item in metrics_reader.read_rows(data, where=where, spread=spread or _spread):
+    for item in metrics_reader.read_rows(data, where=where, vectors=vectors):
         gathered.add(item)
     return gathered.contents()
 
@@ -242,24 +241,20 @@ class Gathered:
         return MetricsContents(list(self._blocks.values()), tuple(self._damages))
 
 
-def summaries(source: Source) -> dict[str, Summary]:
-    """Return the summary of each metric over the current branch; NaN is left out."""
-    parts = _parts(block.on_curve() for block in read_contents(source).blocks)
-    return {name: _summary(blocks) for name, blocks in parts.items()}
-
-
 def read_series(
     source: Source, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
     """Return curves by metric name: all or the existing of `names`, left branches on request."""
-    return series_of(read_contents(source, spread=spread_fast), names=names, branches=branches)
+    return series_of(read_contents(source, vectors=FAST), names=names, branches=branches)
 
 
 def series_of(
     contents: MetricsContents, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
     """Return the curves of read rows, which they may share memory with: add no row meanwhile."""
-    parts = _parts(contents.blocks if branches else (block.on_curve() for block in contents.blocks))
+    parts = parts_by_name(
+        contents.blocks if branches else (block.on_curve() for block in contents.blocks)
+    )
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
     return {name: _series(name, parts[name]) for name in wanted}
 
@@ -320,16 +315,6 @@ def _join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
-    return array("q", [base + factor * each for each in numbers])
-
-
-def spread_fast(numbers: memoryview, base: int, factor: int) -> array[int]:
-    import numpy as np
-
-    return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())
-
-
 def _reduce(series: Series, buckets: int) -> Reduced:
     import numpy as np
 
@@ -362,7 +347,7 @@ def _reduce(series: Series, buckets: int) -> Reduced:
     return Reduced(series.name, steps[starts], counts, lowest, highest, values[ends - 1])
 
 
-def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
+def parts_by_name(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
     """By metric name, the blocks that hold some of it and the column it has there."""
     parts: dict[str, list[tuple[Block, int]]] = {}
     for block in blocks:
@@ -370,61 +355,6 @@ def _parts(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
             for i, name in enumerate(block.keys.names):
                 parts.setdefault(name, []).append((block, i))
     return parts
-
-
-def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
-    last = max(parts, key=lambda part: part[0].last_key)
-    block, column = last
-    known = [_known(block, column) for block, column in parts]
-    values = [value for each, _ in known for value in each]
-    low, at_low = _extreme(known, 1)
-    high, at_high = _extreme(known, -1)
-    return Summary(
-        last=block.columns[column][-1],
-        step=block.steps[-1],
-        count=sum(len(block.steps) for block, _ in parts),
-        min=low,
-        at_min=at_low,
-        max=high,
-        at_max=at_high,
-        mean=mean(values),
-    )
-
-
-def _known(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
-    """Values that are no NaN, and their steps."""
-    column = block.columns[i]
-    if not math.isnan(sum(column)):
-        return column, block.steps
-    keep = [value == value for value in column]
-    return list(compress(column, keep)), list(compress(block.steps, keep))
-
-
-def _extreme(
-    parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int
-) -> tuple[float, int]:
-    """Return the smallest (sign 1) or largest (sign -1) value, and its first step."""
-    best = min if sign == 1 else max
-    found = []
-    for values, steps in parts:
-        if values:
-            value = best(values)
-            found.append((sign * value, steps[values.index(value)]))
-    if not found:
-        return math.nan, parts[0][1][0] if parts[0][1] else 0
-    value, step = min(found)
-    return sign * value, step
-
-
-def mean(values: Sequence[float]) -> float:
-    """Return the mean of numbers without NaN, rounded once, so that cancellation loses nothing."""
-    try:
-        return math.fsum(values) / len(values) if values else math.nan
-    except ValueError:  # infinities of both signs
-        return math.nan
-    except OverflowError:  # their sum is no float, though their mean is one
-        near = 2 * math.fsum(value / (2 * len(values)) for value in values)
-        return min(max(near, min(values)), max(values))  # rounded up, it may be infinite
 
 
 def _data(source: Source) -> tuple[bytes | memoryview, str]:
