@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.data.batches import leaves, size_of
-from assay.engine.data.instance import Instance
+from assay.engine.data.batches import digest, leaves, size_of
+from assay.engine.data.instance import Instance, has_parts, names_in, part_of
 from assay.engine.data.randomness import same
 from assay.engine.data.shapes import shape_of
+from assay.engine.numerics.nan_debug import in_the_data
 from assay.engine.numerics.structures import map_values, tensors_by_path, tensors_in, values_in
+from assay.engine.parallel.pipeline_stages import shapes_of
 
 
 @dataclass(slots=True)
@@ -86,7 +88,11 @@ def test_the_attributes_of_a_class_of_its_own_are_left_alone_unless_asked_for() 
     assert list(tensors_by_path(Own(torch.ones(2)))) == []
 
 
-STRUCTURES = [Slotted, Plain, Pair, SlottedMapping, namespace, lambda x: {"x": x}]
+def instance(x: Tensor) -> Instance:
+    return Instance(x=x)
+
+
+STRUCTURES = [Slotted, Plain, Pair, SlottedMapping, namespace, instance, lambda x: {"x": x}]
 
 
 @pytest.mark.parametrize("kind", STRUCTURES)
@@ -101,6 +107,10 @@ def test_all_that_goes_through_a_batch_sees_the_same_in_it(kind: Any) -> None:
     doubled = map_values(batch, lambda tensor: 2 * tensor)
     assert [tensor.tolist() for tensor in tensors_in(doubled)] == [(2 * x).tolist()]
     assert same(batch, kind(x.clone())) and not same(batch, kind(x + 1))
+    assert digest(batch) == digest(kind(x.clone())) != digest(kind(x + 1))
+    assert "['x']" in in_the_data([kind(x / 0)], lambda _: ()).replace("[0]", "['x']")
+    assert has_parts(batch) and names_in(batch) == ("x",) and part_of(batch, "x") is x
+    assert shapes_of(batch) == (((3, 2), torch.float32),)
 
 
 def test_values_of_any_kind_are_found_and_replaced() -> None:

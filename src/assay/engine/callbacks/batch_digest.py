@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from torch import Tensor
-
 from assay.core.errors import CheckpointError
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.engine.checkpoint.codec import digest, digest_tensor
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
-from assay.engine.numerics.structures import map_values
+from assay.engine.numerics.structures import tensors_in
 
 NAME = "data/digest"
 ORDER = "data/order"
@@ -48,13 +46,7 @@ class BatchDigest:
         try:
             found = digest(batch)
         except CheckpointError:  # a class of somebody: what counts in it are its tensors
-            inside: list[str] = []
-
-            def look(tensor: Tensor) -> Tensor:
-                inside.append(digest_tensor(tensor))
-                return tensor
-
-            map_values(batch, look)
+            inside = [digest_tensor(tensor) for tensor in tensors_in(batch)]
             found = " ".join(inside)
             if not inside and not self._is_told:
                 message = (

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from assay.core.events import Event, Handler
+from assay.engine.data.batches import leaves
 from assay.engine.loop.engine import Engine
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.seed import streams
@@ -53,17 +54,10 @@ def debug_handlers(
 
 def _describe_batch(batch: Any) -> str:
     """Return types and shapes of the tensors of a batch: `float32 (8, 4) and int64 (8,)`."""
-    items = (
-        batch.values()
-        if isinstance(batch, dict)
-        else batch
-        if isinstance(batch, list | tuple)
-        else [batch]
-    )
     shown = [
-        f"{str(item.dtype).removeprefix('torch.')} {tuple(item.shape)}"
-        for item in items
-        if hasattr(item, "shape")
+        f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+        for _, leaf in leaves(batch)
+        if hasattr(leaf, "shape")
     ]
     return " and ".join(shown) or f"a {type(batch).__name__}"
 

@@ -352,15 +352,8 @@ def _names(left: Any, right: Any) -> list[str]:
 
 def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
     """Return the digest of every leaf of a state, by path."""
-    inside = (
-        state.items()
-        if isinstance(state, Mapping)
-        else enumerate(state)
-        if isinstance(state, list)
-        else None
-    )
-    if inside is None:
+    if not isinstance(state, Mapping | list):
         yield path, digest(state)
         return
-    for key, value in inside:
+    for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         yield from _leaves(value, f"{path}.{key}" if path else str(key))

@@ -37,6 +37,7 @@ from assay.engine.numerics.dtensor import (
     is_dtensor,
     local_tensor,
 )
+from assay.engine.numerics.structures import table_like
 from assay.formats import manifest as manifests
 
 _OF_MODELS = ("model", "state_dict", "model_state_dict", "weights", "net")
@@ -147,20 +148,12 @@ def load_model_state(
             f"No weight of the file fits the model: {_misfits(there, state)}.",
             fix=f"Say what the names are here: rename = {_prefix_rule(there, state)}.",
         )
-    fitting = _like(state, {name: value for name, value in state.items() if name not in odd})
+    fitting = table_like(state, {name: value for name, value in state.items() if name not in odd})
     result = model.load_state_dict(fitting, strict=False)
     missing = [name for name in result.missing_keys if name not in odd]
     return Report(
         missing=tuple(missing), unexpected=tuple(result.unexpected_keys), mismatched=tuple(odd)
     )
-
-
-def _like(state: Mapping[str, Any], items: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a state of other items, with the versions of modules that torch has put on `state`."""
-    other = type(state)(items)  # type: ignore[call-arg]
-    if hasattr(state, "_metadata"):
-        other._metadata = state._metadata  # type: ignore[attr-defined]
-    return other
 
 
 def _with_tied_names(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -174,7 +167,7 @@ def _with_tied_names(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str,
         known = next((name for name in names if name in state), None)
         if known is not None:
             added |= {name: state[known] for name in names if name not in state}
-    return _like(state, {**state, **added}) if added else state
+    return table_like(state, {**state, **added}) if added else state
 
 
 def _place_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from assay.engine.data.batches import pin
 from assay.engine.data.source import Window
-from assay.engine.numerics.structures import map_values
+from assay.engine.numerics.structures import map_values, tensors_in
 
 
 def ahead(
@@ -66,13 +66,8 @@ def _await_copy(window: Window, device: torch.device, stream: torch.cuda.Stream 
     if stream is not None:
         current = torch.cuda.current_stream(device)
         current.wait_stream(stream)
-
-        def keep(tensor: Tensor) -> Tensor:
+        for tensor in tensors_in(window.batches):
             tensor.record_stream(current)
-            return tensor
-
-        for batch in window.batches:
-            map_values(batch, keep)
     return window
 
 

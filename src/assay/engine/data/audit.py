@@ -19,7 +19,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
 from assay.engine.data.source import Source
 from assay.engine.data.workers import Task, Workers
-from assay.engine.numerics.structures import map_values
+from assay.engine.numerics.structures import tensors_in
 
 T = TypeVar("T")
 
@@ -464,12 +464,4 @@ def bench(data: Iterable[Any], *, seconds: float, workers: Sequence[int] = ()) -
 
 
 def _size(batches: Iterable[Any]) -> int:
-    total = 0
-
-    def add(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal total
-        total += tensor.nbytes
-        return tensor
-
-    map_values(next(iter(batches), None), add)
-    return total
+    return sum(tensor.nbytes for tensor in tensors_in(next(iter(batches), None)))

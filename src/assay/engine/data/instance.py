@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from assay.core.errors import InputError, choose, did_you_mean
 from assay.engine.data.batches import size_of
-from assay.engine.numerics.structures import fields_of, map_values
+from assay.engine.numerics.structures import map_values, parts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,16 +215,14 @@ Part = str | int
 
 def has_parts(batch: Any) -> bool:
     """Return True for anything that holds parts by name or by place."""
-    return isinstance(batch, Mapping | list | tuple | Instance) or fields_of(batch) is not None
+    return parts_of(batch) is not None
 
 
 def names_in(batch: Any) -> tuple[str, ...]:
     """Return the names of the parts; () for a tensor, and for a tuple without names."""
-    if isinstance(batch, Tensor):
+    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
         return ()
-    if isinstance(batch, Mapping | Instance):
-        return tuple(str(name) for name in batch.keys())  # noqa: SIM118 - an Instance cannot be iterated
-    return tuple(getattr(batch, "_fields", None) or fields_of(batch) or ())
+    return tuple(str(name) for name, _ in parts_of(batch) or ())
 
 
 def part_of(batch: Any, name: Part) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from assay.core.errors import InputError
-from assay.engine.numerics.structures import fields_of
+from assay.engine.numerics.structures import parts_of
 
 _MOST = 6
 _TOKEN = re.compile(r"\s*([A-Za-z_]\w*|\d+|[][(){},:<])")
@@ -25,13 +25,11 @@ def shape_of(value: Any) -> str:
     """
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    if (names := fields_of(value)) is not None:
-        value = {name: getattr(value, name) for name in names}
-    if isinstance(value, Mapping):
-        return f"{{{_few([f'{name}: {shape_of(each)}' for name, each in value.items()])}}}"
     if isinstance(value, list | tuple):
         left, right = "()" if isinstance(value, tuple) else "[]"
         return f"{left}{_few([shape_of(each) for each in value])}{right}"
+    if (parts := parts_of(value)) is not None:
+        return f"{{{_few([f'{name}: {shape_of(each)}' for name, each in parts])}}}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {list(value.shape)}"
     return type(value).__name__

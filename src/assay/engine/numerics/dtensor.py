@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import LOCAL_TENSOR
+from assay.engine.numerics.structures import table_like
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -73,12 +74,8 @@ def distribute_state_like(now: Any, saved: Any) -> Any:
     if is_dtensor(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
         return distribute_like(now, saved)
     if isinstance(now, Mapping) and isinstance(saved, dict):
-        held = type(saved)(
-            (key, distribute_state_like(now.get(key), value)) for key, value in saved.items()
-        )
-        if hasattr(saved, "_metadata"):
-            held._metadata = saved._metadata  # type: ignore[attr-defined]
-        return held
+        pairs = ((key, distribute_state_like(now.get(key), saved[key])) for key in saved)
+        return table_like(saved, pairs)
     if isinstance(now, list | tuple) and isinstance(saved, list) and len(now) == len(saved):
         return [distribute_state_like(*pair) for pair in zip(now, saved, strict=True)]
     return saved

@@ -18,8 +18,9 @@ TensorPath = tuple[Any, ...]
 def parts_of(found: Any) -> Iterable[tuple[Any, Any]] | None:
     """Return the parts of a structure, each with its key, index or name; None for anything else.
 
-    Structures are mappings, lists, tuples, named tuples, dataclasses and namespaces. All that goes
-    through batches, outputs and arguments asks here what is one.
+    Structures are mappings, lists, tuples, named tuples, dataclasses, namespaces and what maps its
+    own values, as an `Instance` does. All that goes through batches, outputs and arguments asks
+    here what is one.
 
     >>> list(parts_of({"x": 1, "y": [2]}))
     [('x', 1), ('y', [2])]
@@ -28,6 +29,8 @@ def parts_of(found: Any) -> Iterable[tuple[Any, Any]] | None:
         return found.items()
     if isinstance(found, list | tuple):
         return zip(getattr(found, "_fields", None) or range(len(found)), found, strict=True)
+    if callable(getattr(found, "map_values", None)) and callable(getattr(found, "keys", None)):
+        return [(name, found[name]) for name in found.keys()]  # noqa: SIM118 - it is not iterated
     names = fields_of(found)
     return None if names is None else [(name, getattr(found, name)) for name in names]
 
@@ -111,6 +114,14 @@ def fields_of(thing: Any) -> list[str] | None:
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         return [field.name for field in dataclasses.fields(thing) if field.init]
     return None
+
+
+def table_like(table: Mapping[Any, Any], items: Any) -> Any:
+    """Return a table of the type of another, with the versions that torch has put on a state."""
+    other = type(table)(items)  # type: ignore[call-arg]
+    if hasattr(table, "_metadata"):
+        other._metadata = table._metadata  # type: ignore[attr-defined]
+    return other
 
 
 def with_fields(thing: Any, values: Mapping[str, Any]) -> Any:

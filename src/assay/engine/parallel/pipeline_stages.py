@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import full_tensor
-from assay.engine.numerics.structures import map_values
+from assay.engine.numerics.structures import table_like, tensors_in
 
 _SHOWN = 6
 
@@ -269,14 +269,7 @@ Shapes = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
 def shapes_of(found: Any) -> Shapes:
     """Return shape and dtype of each tensor in a batch, or in what one stage gives to the next."""
-    shapes: list[tuple[tuple[int, ...], torch.dtype]] = []
-
-    def look(tensor: Tensor) -> Tensor:
-        shapes.append((tuple(tensor.shape), tensor.dtype))
-        return tensor
-
-    map_values(found, look)
-    return tuple(shapes)
+    return tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_in(found))
 
 
 def bytes_of(shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> int:
@@ -337,7 +330,7 @@ def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
             (key, merge_states([table[key] for table in tables if key in table], order))
             for key in keys
         )
-        return _like(first, items)
+        return table_like(first, items)
     if _are_groups(first):
         return _groups_together([group for state in states for group in state], order)
     return first
@@ -346,7 +339,7 @@ def merge_states(states: Sequence[Any], order: Mapping[str, int]) -> Any:
 def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
     """Return a state without the entries of weights that are `elsewhere`."""
     if isinstance(state, dict):
-        return _like(
+        return table_like(
             state,
             (
                 (key, drop_weights(value, elsewhere))
@@ -368,7 +361,7 @@ def to_host(state: Any) -> Any:
     if isinstance(state, Tensor):
         return full_tensor(state.detach()).cpu()
     if isinstance(state, dict):
-        return _like(state, ((key, to_host(value)) for key, value in state.items()))
+        return table_like(state, ((key, to_host(value)) for key, value in state.items()))
     return type(state)(map(to_host, state)) if type(state) in (list, tuple) else state
 
 
@@ -393,11 +386,3 @@ def _groups_together(
     for whole in found.values():
         whole["params"].sort(key=lambda name: order.get(name, len(order)))
     return list(found.values())
-
-
-def _like(table: dict[Any, Any], items: Any) -> Any:
-    """Return a table of the same type, with the attributes that torch sets on a module's state."""
-    made = type(table)(items)
-    if hasattr(table, "__dict__"):
-        made.__dict__.update(table.__dict__)
-    return made

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from assay.core.errors import InputError
 from assay.engine.model.modules import blocks_of, modules_named
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.structures import map_values
+from assay.engine.numerics.structures import tensors_in
 
 if TYPE_CHECKING:
     from assay.engine.parallel.process_group import Mesh
@@ -50,13 +50,9 @@ class Sharding:
 
         An in-place change of a view loses that gradient.
         """
-
-        def keep(tensor: Tensor) -> Tensor:
+        for tensor in tensors_in(output):
             if tensor.requires_grad and private_torch.is_view(tensor):
                 self.given.append((tensor, private_torch.version_of(tensor)))
-            return tensor
-
-        map_values(output, keep)
 
     def begin_backward(self, *, is_last: bool) -> None:
         """Prepare a backward pass: the last one of a step leaves the gradient of the whole step."""
