@@ -11,6 +11,7 @@ from assay.core.sections import StandardSections
 from assay.engine.data.loader import Loader
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
+from assay.engine.data.streams.stream import StagedStream
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.epoch import no_batch
 from assay.engine.loop.process import Process
@@ -84,7 +85,8 @@ def data_stages(data: Any) -> Iterator[DataStage]:
             has_items = hasattr(stage, "__getitem__") and hasattr(stage, "__len__")
             sample = stage[0] if has_items else next(iter(stage), None)
         name = f"pipe {number}" if number else "source"
-        yield DataStage(name=name, kind=type(stage).__name__, gives=shape_of(sample))
+        kind = type(stage.stage if isinstance(stage, StagedStream) else stage).__name__
+        yield DataStage(name=name, kind=kind, gives=shape_of(sample))
 
 
 def step_stages(

@@ -10,7 +10,6 @@ from typing import Any
 from assay.core.errors import ArgumentError
 from assay.engine.data.streams.stream import (
     Cursor,
-    DerivedStream,
     OverOne,
     Pass,
     Position,
@@ -28,59 +27,39 @@ class Batch(StreamStage):
         self.batch_size = at_least_one(batch_size, "batch_size")
         self.drop_last = drop_last
 
-    def over(self, source: Stream) -> Stream:
-        return _Batched(source, self.batch_size, self.drop_last)
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
+        cursor = source.open(way, at)
+        batches = iter(lambda: up_to(cursor, self.batch_size), [])
+        least = self.batch_size if self.drop_last else 1
+        return OverOne(cursor, (batch for batch in batches if len(batch) >= least))
 
-
-class _Batched(DerivedStream):
-    def __init__(self, source: Stream, size: int, drop_last: bool) -> None:
-        super().__init__(source)
-        self.size, self.drop_last = size, drop_last
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        return _BatchCursor(self.source.open(way, at), self.size, self.drop_last)
-
-    def length(self, way: Pass) -> int | None:
-        length = self.source.length(way)
+    def length(self, source: Stream, way: Pass) -> int | None:
+        length = source.length(way)
         if length is None:
             return None
-        return length // self.size if self.drop_last else -(-length // self.size)
+        return length // self.batch_size if self.drop_last else -(-length // self.batch_size)
 
 
-class _BatchCursor(OverOne):
-    def __init__(self, source: Cursor, size: int, drop_last: bool) -> None:
-        super().__init__(source)
-        self.size, self.drop_last = size, drop_last
+class _Blocks(StreamStage):
+    """Stage over blocks of `buffer` items; a position is a block's begin and the items given."""
 
-    def __next__(self) -> Any:
-        batch = up_to(self.source, self.size)
-        if not batch or (self.drop_last and len(batch) < self.size):
-            raise StopIteration
-        return batch
-
-
-class _Blocks(DerivedStream):
-    """Stream of reordered blocks; a position is a block's begin and the items given of it."""
-
-    def __init__(self, source: Stream, size: int) -> None:
-        super().__init__(source)
-        self.size = size
+    buffer: int
 
     @abstractmethod
     def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
         """Return the items of a block in the order to give them."""
 
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         number, below, inside = at or (0, None, 0)
-        return _BlockCursor(self.source.open(way, below), self, way, number, inside)
+        return _BlockCursor(source.open(way, below), self, way, lane, number, inside)
 
 
 class _BlockCursor(OverOne):
     def __init__(
-        self, source: Cursor, stream: _Blocks, way: Pass, number: int, inside: int
+        self, source: Cursor, stage: _Blocks, way: Pass, lane: int, number: int, inside: int
     ) -> None:
         super().__init__(source)
-        self.stream, self.way = stream, way
+        self.stage, self.way, self.lane = stage, way, lane
         self.number = number
         self.inside = 0
         self.block = list[Any]()
@@ -92,8 +71,8 @@ class _BlockCursor(OverOne):
     def _read(self) -> None:
         self.began = self.source.position()
         self.inside = 0
-        random = Random(self.way.key(self.stream.lane, self.number))
-        self.block = self.stream.put_in_order(up_to(self.source, self.stream.size), random)
+        random = Random(self.way.key(self.lane, self.number))
+        self.block = self.stage.put_in_order(up_to(self.source, self.stage.buffer), random)
         self.number += 1
 
     def __next__(self) -> Any:
@@ -110,7 +89,7 @@ class _BlockCursor(OverOne):
         return [self.number - 1, self.began, self.inside]
 
 
-class Shuffle(StreamStage):
+class Shuffle(_Blocks):
     """Stage that shuffles within blocks of `buffer` items, by seed, epoch and shard.
 
     Blocks, not a sliding buffer: a block can be filled again from where it began, so that nothing
@@ -121,17 +100,12 @@ class Shuffle(StreamStage):
     def __init__(self, buffer: int = 1000) -> None:
         self.buffer = at_least_one(buffer, "buffer")
 
-    def over(self, source: Stream) -> Stream:
-        return _Shuffled(source, self.buffer)
-
-
-class _Shuffled(_Blocks):
     def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
         random.shuffle(items)
         return items
 
 
-class Bucket(StreamStage):
+class Bucket(_Blocks):
     """Stage that batches items of similar length, within blocks of `buffer` items.
 
     Items of one length stay in their order; with a `Shuffle` before, that is another one in each
@@ -143,7 +117,7 @@ class Bucket(StreamStage):
     ) -> None:
         self.batch_size = at_least_one(batch_size, "batch_size")
         self.buffer = at_least_one(buffer, "buffer")
-        self.length = length
+        self.length_of = length
         if buffer < batch_size:
             raise ArgumentError(
                 f"`buffer` is {buffer}, less than a batch of {batch_size}",
@@ -151,25 +125,16 @@ class Bucket(StreamStage):
                 fix="a hundred batches is usual",
             )
 
-    def over(self, source: Stream) -> Stream:
-        return _Bucketed(source, self)
-
-
-class _Bucketed(_Blocks):
-    def __init__(self, source: Stream, stage: Bucket) -> None:
-        super().__init__(source, stage.buffer)
-        self.stage = stage
-
     def put_in_order(self, items: list[Any], random: Random) -> list[Any]:
-        items.sort(key=self.stage.length)
-        size = self.stage.batch_size
+        items.sort(key=self.length_of)
+        size = self.batch_size
         batches = [items[i : i + size] for i in range(0, len(items), size)]
         random.shuffle(batches)
         return batches
 
-    def length(self, way: Pass) -> int | None:
-        length = self.source.length(way)
+    def length(self, source: Stream, way: Pass) -> int | None:
+        length = source.length(way)
         if length is None:
             return None
-        blocks, rest = divmod(length, self.size)
-        return blocks * -(-self.size // self.stage.batch_size) + -(-rest // self.stage.batch_size)
+        blocks, rest = divmod(length, self.buffer)
+        return blocks * -(-self.buffer // self.batch_size) + -(-rest // self.batch_size)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from assay.core.errors import ArgumentError, InputError
 from assay.engine.data.streams.stream import (
+    CountingCursor,
     Cursor,
-    DerivedStream,
     OverOne,
     Pass,
     Position,
@@ -28,33 +29,23 @@ class Map(StreamStage):
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
 
-    def over(self, source: Stream) -> Stream:
-        return _MappedStream(source, self)
-
-
-class _MappedStream(DerivedStream):
-    def __init__(self, source: Stream, stage: Map) -> None:
-        super().__init__(source)
-        self.stage = stage
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         given, below = at or (0, None)
-        return _MapCursor(self.source.open(way, below), self.stage, way, self.lane, given)
+        return _MapCursor(source.open(way, below), self, way, lane, given)
 
     def draws(self) -> list[str]:
-        return [*super().draws(), *([name_of(self.stage.function)] if self.stage.random else [])]
+        return [name_of(self.function)] if self.random else []
 
     def makers(self) -> list[str]:
-        return [name_of(self.stage.function), *super().makers()]
+        return [name_of(self.function)]
 
 
-class _MapCursor(OverOne):
+class _MapCursor(CountingCursor):
     def __init__(self, source: Cursor, stage: Map, way: Pass, lane: int, given: int) -> None:
-        super().__init__(source)
+        super().__init__(source, given)
         self.stage = stage
         self.way = way
         self.lane = lane
-        self.given = given
 
     def __next__(self) -> Any:
         item = next(self.source)
@@ -72,9 +63,6 @@ class _MapCursor(OverOne):
         finally:
             self.given += 1
 
-    def position(self) -> Position:
-        return [self.given, self.source.position()]
-
 
 class Filter(StreamStage):
     """Stage that keeps the items for which `function(item)` is true."""
@@ -82,29 +70,12 @@ class Filter(StreamStage):
     def __init__(self, function: Callable[[Any], bool]) -> None:
         self.function = function
 
-    def over(self, source: Stream) -> Stream:
-        return _Filtered(source, self.function)
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
+        cursor = source.open(way, at)
+        return OverOne(cursor, filter(self.function, cursor))
 
-
-class _Filtered(DerivedStream):
-    def __init__(self, source: Stream, function: Callable[[Any], bool]) -> None:
-        super().__init__(source)
-        self.function = function
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        return _FilterCursor(self.source.open(way, at), self.function)
-
-    def length(self, way: Pass) -> None:
+    def length(self, source: Stream, way: Pass) -> None:
         return None
-
-
-class _FilterCursor(OverOne):
-    def __init__(self, source: Cursor, function: Callable[[Any], bool]) -> None:
-        super().__init__(source)
-        self.function = function
-
-    def __next__(self) -> Any:
-        return next(item for item in self.source if self.function(item))
 
 
 class FlatMap(StreamStage):
@@ -113,24 +84,15 @@ class FlatMap(StreamStage):
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self.function = function
 
-    def over(self, source: Stream) -> Stream:
-        return _Flat(source, self.function)
-
-
-class _Flat(DerivedStream):
-    def __init__(self, source: Stream, function: Callable[[Any], Iterable[Any]]) -> None:
-        super().__init__(source)
-        self.function = function
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         below, inside = at or (None, 0)
-        return _FlatCursor(self.source.open(way, below), self.function, inside)
+        return _FlatCursor(source.open(way, below), self.function, inside)
 
-    def length(self, way: Pass) -> None:
+    def length(self, source: Stream, way: Pass) -> None:
         return None
 
     def makers(self) -> list[str]:
-        return [name_of(self.function), *super().makers()]
+        return [name_of(self.function)]
 
 
 class _FlatCursor(OverOne):
@@ -171,38 +133,14 @@ class Take(StreamStage):
     def __init__(self, count: int) -> None:
         self.count = at_least_one(count, "count")
 
-    def over(self, source: Stream) -> Stream:
-        return _Taken(source, self.count)
-
-
-class _Taken(DerivedStream):
-    def __init__(self, source: Stream, count: int) -> None:
-        super().__init__(source)
-        self.count = count
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         given, below = at or (0, None)
-        return _TakeCursor(self.source.open(way, below), self.count, given)
+        cursor = source.open(way, below)
+        return CountingCursor(cursor, given, islice(cursor, max(0, self.count - given)))
 
-    def length(self, way: Pass) -> int | None:
-        length = self.source.length(way)
+    def length(self, source: Stream, way: Pass) -> int | None:
+        length = source.length(way)
         return None if length is None else min(length, self.count)
-
-
-class _TakeCursor(OverOne):
-    def __init__(self, source: Cursor, count: int, given: int) -> None:
-        super().__init__(source)
-        self.count, self.given = count, given
-
-    def __next__(self) -> Any:
-        if self.given >= self.count:
-            raise StopIteration
-        item = next(self.source)
-        self.given += 1
-        return item
-
-    def position(self) -> Position:
-        return [self.given, self.source.position()]
 
 
 class Length(StreamStage):
@@ -211,29 +149,20 @@ class Length(StreamStage):
     def __init__(self, length: int) -> None:
         if length < 0:
             raise ArgumentError(f"`length` is {length}; it cannot be negative", inside=("length",))
-        self.length = length
+        self.said = length
 
-    def over(self, source: Stream) -> Stream:
-        return _Lengthed(source, self.length)
-
-
-class _Lengthed(DerivedStream):
-    def __init__(self, source: Stream, said: int) -> None:
-        super().__init__(source)
-        self.said = said
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         given, below = at or (0, None)
-        return _LengthCursor(self.source.open(way, below), way, self.said, given)
+        return _LengthCursor(source.open(way, below), way, self.said, given)
 
-    def length(self, way: Pass) -> int | None:
+    def length(self, source: Stream, way: Pass) -> int | None:
         return self.said if way.shards == 1 else None
 
 
-class _LengthCursor(OverOne):
+class _LengthCursor(CountingCursor):
     def __init__(self, source: Cursor, way: Pass, said: int, given: int) -> None:
-        super().__init__(source)
-        self.way, self.said, self.given = way, said, given
+        super().__init__(source, given)
+        self.way, self.said = way, said
 
     def __next__(self) -> Any:
         for item in self.source:
@@ -251,34 +180,27 @@ class _LengthCursor(OverOne):
             )
         raise StopIteration
 
-    def position(self) -> Position:
-        return [self.given, self.source.position()]
-
 
 class SplitByWorker(StreamStage):
     """Stage that gives each of `n` workers over all ranks every `n`-th item."""
 
     def over(self, source: Stream) -> Stream:
-        return _Split(source)
-
-
-class _Split(DerivedStream):
-    def __init__(self, source: Stream) -> None:
         if source.is_sharded:
             raise ArgumentError(
                 "SplitByWorker splits what is split already",
                 inside=(),
                 fix="leave one of the two out",
             )
-        super().__init__(source)
-        self.is_sharded = True
+        stream = super().over(source)
+        stream.is_sharded = True
+        return stream
 
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
         below, seen = at or (None, 0)
-        return _SplitCursor(self.source.open(way.whole(), below), way, seen)
+        return _SplitCursor(source.open(way.whole(), below), way, seen)
 
-    def length(self, way: Pass) -> int | None:
-        length = self.source.length(way.whole())
+    def length(self, source: Stream, way: Pass) -> int | None:
+        length = source.length(way.whole())
         return None if length is None else -(-(length - way.shard) // way.shards)
 
 
@@ -313,16 +235,10 @@ class Prefetch(StreamStage):
                 inside=(),
                 fix="put Prefetch before it, or load with workers",
             )
-        return _Prefetched(source, self.count)
+        return super().over(source)
 
-
-class _Prefetched(DerivedStream):
-    def __init__(self, source: Stream, count: int) -> None:
-        super().__init__(source)
-        self.count = count
-
-    def open(self, way: Pass, at: Position | None = None) -> Cursor:
-        return _PrefetchCursor(self.source.open(way, at), self.count)
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
+        return _PrefetchCursor(source.open(way, at), self.count)
 
 
 class _PrefetchCursor(Cursor):

@@ -304,22 +304,78 @@ class drawing_under:
 class StreamStage(ABC):
     """Stage that a chain puts over a stream."""
 
-    @abstractmethod
     def over(self, source: Stream) -> Stream:
         """Return the stream that this stage makes of the items of `source`."""
+        return StagedStream(source, self)
+
+    @abstractmethod
+    def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
+        """Return a cursor as `Stream.open` does, over one of `source`; `lane` keys its draws."""
+
+    def length(self, source: Stream, way: Pass) -> int | None:
+        """Return the number of items made of a pass of `source`; None if it is unknown."""
+        return source.length(way)
+
+    def draws(self) -> list[str]:
+        """Return the names of what draws random numbers."""
+        return []
+
+    def makers(self) -> list[str]:
+        """Return the names of what makes new items."""
+        return []
+
+
+class StagedStream(DerivedStream):
+    """Stream that a stage makes of another one."""
+
+    def __init__(self, source: Stream, stage: StreamStage) -> None:
+        super().__init__(source)
+        self.stage = stage
+
+    def open(self, way: Pass, at: Position | None = None) -> Cursor:
+        return self.stage.open(self.source, way, at, self.lane)
+
+    def length(self, way: Pass) -> int | None:
+        return self.stage.length(self.source, way)
+
+    def draws(self) -> list[str]:
+        return [*super().draws(), *self.stage.draws()]
+
+    def makers(self) -> list[str]:
+        return [*self.stage.makers(), *super().makers()]
 
 
 class OverOne(Cursor):
-    """Cursor over one other cursor, with the same position."""
+    """Cursor over one other cursor, with the same position; `items` are made of that one's."""
 
-    def __init__(self, source: Cursor) -> None:
+    def __init__(self, source: Cursor, items: Iterable[Any] = ()) -> None:
         self.source = source
+        self.items = iter(items)
+
+    def __next__(self) -> Any:
+        return next(self.items)
 
     def position(self) -> Position:
         return self.source.position()
 
     def close(self) -> None:
         self.source.close()
+
+
+class CountingCursor(OverOne):
+    """Cursor over another one that also knows how many items it has given."""
+
+    def __init__(self, source: Cursor, given: int, items: Iterable[Any] = ()) -> None:
+        super().__init__(source, items)
+        self.given = given
+
+    def __next__(self) -> Any:
+        item = next(self.items)
+        self.given += 1
+        return item
+
+    def position(self) -> Position:
+        return [self.given, self.source.position()]
 
 
 def up_to(items: Iterable[Any], count: int) -> list[Any]:
