@@ -124,7 +124,7 @@ def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:
 
 def _make_display(prepared: PreparedRun, launch: Launch, logger: Any) -> Display:
     from assay.engine import Display
-    from assay.engine.callbacks.evaluate import length_of
+    from assay.engine.data.batches import length_of
 
     scope = prepared.scope
     section = scope.sections.display

@@ -77,8 +77,7 @@ class CodeState:
 
     def begin(self, engine: Engine) -> None:
         """Look at everything before the first step, and again after the first and the last."""
-        owners = (getattr(handler.fn, "__self__", None) for handler in engine.bus.order())
-        if next(owner for owner in owners if isinstance(owner, CodeState)) is not self:
+        if engine.bus.owners(CodeState)[0] is not self:
             return
         if self.report is None:
             self.report = partial(report_to_recorder, engine)

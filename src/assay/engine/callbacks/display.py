@@ -327,8 +327,7 @@ def _loss(state: State) -> float:
 
 def _averaged_weights(engine: Engine) -> list[str]:
     """Return the remark on evaluations of averaged weights; nothing where there is no average."""
-    owners = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
-    is_averaged = any(isinstance(owner, EMA) and owner.evaluate for owner in owners)
+    is_averaged = any(average.evaluate for average in engine.bus.owners(EMA))
     return ["(averaged weights)"] if is_averaged else []
 
 

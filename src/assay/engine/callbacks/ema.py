@@ -82,11 +82,7 @@ class EMA:
 
         InputError if two averages are to be evaluated.
         """
-        owners = {
-            id(owner): owner
-            for owner in (getattr(h.fn, "__self__", None) for h in engine.bus.order())
-        }
-        if sum(isinstance(owner, EMA) and owner.evaluate for owner in owners.values()) > 1:
+        if sum(average.evaluate for average in engine.bus.owners(EMA)) > 1:
             raise InputError(
                 "Two averages are to be evaluated; one can.",
                 fix="Give all EMA but one evaluate = false.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,7 +20,7 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated, Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
-from assay.engine.data.batches import blame_device, size_of, to_device
+from assay.engine.data.batches import blame_device, length_of, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import settle_seed
 from assay.engine.loop.engine import Engine
@@ -202,8 +202,7 @@ def tell_unmeasured(recorder: Recorder, split: str, step: int) -> None:
 
 def evaluated_splits(engine: Engine) -> set[str]:
     """Return the splits that the listeners of an engine evaluate."""
-    owners = (getattr(handler.fn, "__self__", None) for handler in engine.bus.order())
-    return {split for owner in owners if isinstance(owner, Evaluate) for split in owner.splits}
+    return {split for owner in engine.bus.owners(Evaluate) for split in owner.splits}
 
 
 def share_of(batches: Iterable[Any], limit: int | None, ranks: DataParallelGroup) -> Iterable[Any]:
@@ -223,15 +222,6 @@ def part_of(batches: Iterable[Any], limit: int | None) -> str:
     if length is None:
         return f"at most {limit} batches"
     return f"{limit} of {length} batches" if limit < length else ""
-
-
-def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
-    """Return the number of batches, at most `limit`; None where it is unknown."""
-    try:
-        length = len(batches) if isinstance(batches, Sized) else None
-    except TypeError:  # a DataLoader of a stream has the method, but no length
-        length = None
-    return length if length is None or limit is None else min(length, limit)
 
 
 @contextmanager

@@ -51,6 +51,15 @@ def size_of(batch: Any) -> int:
     return alone or (len(items) if plain else 0)
 
 
+def length_of(batches: Iterable[Any], limit: int | None = None) -> int | None:
+    """Return the number of batches, at most `limit`; None where it is unknown."""
+    try:
+        length = len(batches) if isinstance(batches, Sized) else None
+    except TypeError:  # a DataLoader of a stream has the method, but no length
+        length = None
+    return length if length is None or limit is None else min(length, limit)
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch with every tensor on `device`; an object with a method `to` moves itself."""
     if not isinstance(batch, Tensor) and callable(move := getattr(batch, "to", None)):

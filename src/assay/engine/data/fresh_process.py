@@ -46,11 +46,16 @@ def call_in_copies(*functions: Callable[[], Any], limit_s: float | None = LIMIT_
         return [_receive(connection, limit_s) for connection in connections]
 
 
-def describe_memory(thing: object, load: Callable[[], object]) -> str:
-    """Return why data that depend on what was loaded before are not exact, and where they keep it.
+def describe_difference(
+    thing: object, load: Callable[[], object], first: object, *, drawn: str
+) -> str:
+    """Return why data differ when they are loaded again: they remember what was loaded, or `drawn`.
 
-    `load` loads a few of them; it is called in a copy of this OS process.
+    `load` loads a few of them, and `first` is what it gave in a copy of this OS process. It is
+    called in further copies.
     """
+    if call_in_copies(load)[0] != first:
+        return drawn
     name = type(thing).__name__
     (paths,) = call_in_copies(lambda: find_changes(name, thing, load))
     where = f" in {', '.join(paths[:MOST_NAMED])}" if paths else ""

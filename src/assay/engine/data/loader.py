@@ -20,7 +20,7 @@ from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import collate as collate_samples
 from assay.engine.data.batches import digest, pin
-from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.plan import Order, Plan, blocks, samples_in
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of
@@ -189,8 +189,7 @@ class Loader:
         alone, after = call_in_copies(load, partial(self._digests, [*before, *reversed(fresh)]))
         notes = {*alone[0], *after[0]}
         if not notes and alone[1] != after[1][len(before) :][::-1]:
-            is_memory = call_in_copies(load)[0] == alone
-            notes = {describe_memory(self.dataset, load) if is_memory else DRAWN}
+            notes = {describe_difference(self.dataset, load, alone, drawn=DRAWN)}
         self.fetch.notes += sorted(notes)
 
     def _tried_tasks(self, epoch: int) -> list[Task]:

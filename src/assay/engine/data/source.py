@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import islice
@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.data.batches import digest, size_of
-from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
+from assay.engine.data.batches import digest, length_of, size_of
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.randomness import epoch_followers, generators_in, key_generator, set_epoch
 from assay.engine.data.worker_shares import WorkerShare, share_out, why_unknown
 from assay.engine.numerics.seed import BATCH, key, restore_generators, seed_all
@@ -95,10 +95,7 @@ class Replayed:
 
     @property
     def steps_per_epoch(self) -> int | None:
-        try:
-            length = len(self.batches) if isinstance(self.batches, Sized) else None
-        except TypeError:  # a DataLoader of a stream has the method, but no length
-            length = None
+        length = length_of(self.batches)
         return None if length is None else -(-length // self.accumulate)
 
     def steps_in(self, epoch: int) -> int | None:
@@ -162,9 +159,8 @@ class Replayed:
                 f"{OTHERS}: its workers keep the state of their generators "
                 "(persistent_workers=False would help)"
             )
-        if call_in_copies(fresh)[0] == first:
-            return describe_memory(self.batches, fresh)
-        return f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
+        drawn = f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
+        return describe_difference(self.batches, fresh, first, drawn=drawn)
 
     def _begin(self, epoch: int, done: int) -> Iterator[Any]:
         """Begin an epoch: return its batches, of which the first is number `done`."""

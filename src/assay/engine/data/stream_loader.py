@@ -20,7 +20,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import collate as default
 from assay.engine.data.batches import digest, refuse_none, size_of
-from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_memory
+from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.numerics.seed import comparable_state, restore_generators
@@ -103,12 +103,10 @@ class StreamLoader:
         alone, again = call_in_copies(fresh, partial(self._digests, before, epoch))
         first, position = alone
         if first != again[0]:
-            if call_in_copies(fresh)[0][0] == first:
-                return f"not exact: {describe_memory(self.stream, fresh)}"
-            return (
-                f"not exact: {OTHERS}, from whatever a stage draws them (each is keyed that says "
-                "random=True)"
+            drawn = (
+                f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
             )
+            return f"not exact: {describe_difference(self.stream, fresh, alone, drawn=drawn)}"
         (rest,) = call_in_copies(partial(self._digests_after, position, epoch))
         if first[1:] != rest:
             return "not exact: other batches come after a position than came there before"

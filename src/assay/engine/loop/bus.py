@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import NEVER, Event, Handler, When
 from assay.core.ports import Bind
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -256,6 +258,11 @@ class Bus:
     def order(self) -> list[Handler]:
         """Every handler, in the order in which those of one event are called."""
         return [listener.handler for point in self.points.values() for listener in point.listeners]
+
+    def owners(self, kind: type[T]) -> list[T]:
+        """Return the objects of a class that have a handler here, each once, in their order."""
+        owners = [getattr(handler.fn, "__self__", None) for handler in self.order()]
+        return list({id(owner): owner for owner in owners if isinstance(owner, kind)}.values())
 
 
 def on(

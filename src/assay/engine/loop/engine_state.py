@@ -219,9 +219,10 @@ def stateful(engine: RunParts) -> dict[str, Stateful]:
     data: Any = engine.source
     if has_state(data):
         found["data"] = data
-    owners: list[Any] = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
     # Modules and optimizers of the engine are parts already.
-    listening = [each for each in owners if not isinstance(each, nn.Module | Optimizer)]
+    listening: list[Any] = [
+        owner for owner in engine.bus.owners(object) if not isinstance(owner, nn.Module | Optimizer)
+    ]
     for owner in [*listening, *engine.kept]:
         if has_state(owner) and not any(owner is each for each in found.values()):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)

@@ -129,9 +129,7 @@ class Tracer:
             self._listen_to_averages(engine)
 
     def _listen_to_averages(self, engine: Engine) -> None:
-        owners = [getattr(handler.fn, "__self__", None) for handler in engine.bus.order()]
-        found = {id(owner): owner for owner in owners if isinstance(owner, EMA)}
-        self._averages = list(found.values())
+        self._averages = engine.bus.owners(EMA)
         traced: list[When] = [At(frozenset({1})), Every(self.every)] if self.every > 1 else [ALWAYS]
         for when in traced if self._averages else ():
             engine.bus.add(
