@@ -32,7 +32,6 @@ from assay.config.tree import (
     transform,
     walk,
 )
-from assay.core import schema
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
 from assay.core.keys import Key
@@ -155,6 +154,8 @@ def origins_noted(text: str, root: Table) -> dict[KeyPath, str]:
 
 
 def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
+    from assay.core import schema  # here: a script records a config without it
+
     standard = {key.name: key for key in schema.SECTIONS}
     counted: dict[str, Node] = {}
     for name, node in root.items.items():

@@ -58,9 +58,14 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not
     printed is escaped.
     """
+    data = spell_numbers(to_plain(value))
     if indent is None:
-        return _dump(value, separators=(",", ":"))
-    return _dump(value, indent=indent)
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    else:
+        text = _lay_out(data, " " * indent, "\n")
+    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
+    # hold.
+    return escaped_json(text)
 
 
 def read_json(path: Path, kind: type[Fact], *, version: int, limit: int) -> Fact:
@@ -112,7 +117,7 @@ def parse_json(text: bytes | str) -> Any:
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace `path` atomically: readers see the old file or the new one, never a part."""
-    text = _dump(value, indent=1) + "\n"
+    text = dumps(value, indent=1) + "\n"
     write_atomic(path, text.encode("utf-8"), durable=durable)
 
 
@@ -152,11 +157,22 @@ def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dump(value: Any, **layout: Any) -> str:
-    data = spell_numbers(to_plain(value))
-    # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
-    # hold.
-    return escaped_json(json.dumps(data, ensure_ascii=False, **layout))
+def _lay_out(data: Any, indent: str, line: str) -> str:
+    """Return what `json.dumps` with an indent does, whose fast encoder knows none."""
+    if not isinstance(data, dict | list) or not data:
+        return json.dumps(data, ensure_ascii=False)
+    inner = line + indent
+    items = data.values() if isinstance(data, dict) else data
+    if not any(isinstance(item, dict | list) for item in items):
+        text = json.dumps(data, ensure_ascii=False, separators=(f",{inner}", ": "))[1:-1]
+    else:
+        parts = [_lay_out(item, indent, inner) for item in items]
+        if isinstance(data, dict):
+            names = [json.dumps(name, ensure_ascii=False) for name in data]
+            parts = [f"{name}: {part}" for name, part in zip(names, parts, strict=True)]
+        text = f",{inner}".join(parts)
+    begin, end = "{}" if isinstance(data, dict) else "[]"
+    return f"{begin}{inner}{text}{line}{end}"
 
 
 def spell_numbers(value: Any) -> Any:

@@ -8,16 +8,18 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from assay.core.directory import open_directory
 from assay.core.errors import AssayError, InputError
 from assay.core.secrets.replacement import Secrets
 from assay.formats.event_log import Edit, edit_line, labels_of, read_edits
 from assay.formats.json_codec import to_plain
-from assay.formats.verdict import Verdict
 from assay.record import readme
 from assay.store.layout import RunFolder, refusal
+
+if TYPE_CHECKING:
+    from assay.formats.verdict import Verdict
 
 
 def note(folder: RunFolder, text: str) -> Edit:
