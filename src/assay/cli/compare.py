@@ -15,6 +15,7 @@ from assay.core.errors import InputError
 from assay.core.formatting import count, number
 from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import align_rows
+from assay.formats.json_codec import to_plain
 
 if TYPE_CHECKING:
     from assay.report.sample_comparison import Interval, SampleComparison, SampleDifference
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 _LEAST_P = 0.001
 _WIDTH = 80
 _NAMED = 8
+_LEGEND = (
+    "std: sample deviation; IQM: mean of the middle half; interval: BCa bootstrap of the mean."
+)
 
 
 @click.command(
@@ -72,38 +76,26 @@ def command(
     if detect is not None and not 0 < abs(detect) < float("inf"):
         raise InputError("`--detect` takes a difference other than 0.")
     catalog = open_catalog(project_here())
-    found = compare_samples(
-        catalog,
-        expressions,
-        metric,
-        test=test,  # type: ignore[arg-type]
-        detect=detect,
-    )
+    found = compare_samples(catalog, expressions, metric, test=test, detect=detect)
     if as_json:
-        echo_json(found.to_json())
+        echo_json(to_plain(found))
         return 0
     for line in _lines(found, use_color(sys.stdout)):
         echo(line)
+    word = paint("warning:", "yellow", on=use_color(sys.stderr))
     for line in found.warnings:
-        _tell(line)
+        echo(f"{word} {visible(line)}", err=True)
     return 0
-
-
-def _tell(line: str) -> None:
-    color = use_color(sys.stderr)
-    echo(f"{paint('warning:', 'yellow', on=color)} {visible(line)}", err=True)
 
 
 def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
     from assay.query.significance import LEVEL
-    from assay.report.sample_comparison import MEAN_INTERVAL
 
     room = width(sys.stdout) or _WIDTH
     rows = [["group", "n", "mean", "std", "median", "IQM", f"{_percent(LEVEL)} interval"]]
-    for sample, figures in zip(found.samples, found.figures, strict=True):
-        spread = figures.spread
-        numbers = [spread.mean, spread.std or 0.0, figures.median, figures.iqm]
-        cells = [str(spread.count), *(f"{each:.4g}" for each in numbers), _span(figures.interval)]
+    for sample in found.groups:
+        numbers = [sample.mean, sample.std, sample.median, sample.iqm]
+        cells = [str(sample.n), *(f"{each:.4g}" for each in numbers), _span(sample.interval)]
         rows.append([visible(sample.label), *cells])
     longest = max(sum(map(len, row[1:])) for row in rows) + 2 * len(rows[0])
     for row in rows[1:]:
@@ -112,42 +104,41 @@ def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
     head, *lines = align_rows(rows, to_right=range(1, 6))
     yield paint(head, "dim", on=color)
     yield from lines
-    legend = f"std: sample deviation; IQM: mean of the middle half; interval: {MEAN_INTERVAL}."
-    yield from textwrap.wrap(legend, room)
-    for sample in found.samples:
+    yield from textwrap.wrap(_LEGEND, room)
+    for sample in found.groups:
         if sample.left_out:
             yield from _wrap(f"left out of {sample.label}", _name_runs(sample.left_out), room)
     for each in found.differences:
         yield ""
-        title = f"{visible(each.label)} against {visible(found.samples[0].label)}"
+        title = f"{visible(each.group)} against {visible(found.groups[0].label)}"
         yield paint(title, "bold", on=color)
         yield from _difference(each, found, room)
 
 
 def _difference(each: SampleDifference, found: SampleComparison, room: int) -> Iterator[str]:
     from assay.query.significance import LEVEL
-    from assay.report.sample_comparison import ALPHA, POWER, TESTS
+    from assay.report.sample_comparison import ALPHA, POWER
 
-    size = " and ".join(map(str, each.counts))
+    size = " and ".join(map(str, each.n))
     counts = f"n = {size} pairs by {each.paired_by}" if each.paired_by else f"n = {size} runs"
     span = f"{_percent(LEVEL)} interval {_span(each.interval)}"
     shown = f"{each.difference:+.4g}, {span} ({each.interval_method})"
     yield from _wrap("difference", shown, room)
-    tests = f"{TESTS[each.test]}, {counts}: {_p('p', each.p)}"
+    tests = f"{each.test}, {counts}: {_p('p', each.p)}"
     if len(found.differences) > 1:
-        tests += f"; {_p('p', each.holm_p)} by Holm for {len(found.differences)} tests"
+        tests += f"; {_p('p', each.p_holm)} by Holm for {len(found.differences)} tests"
     yield from _wrap("test", tests, room)
     effect = "without end: no deviation" if each.effect is None else f"{each.effect:+.3g}"
     yield from _wrap("effect", f"{each.effect_name} {effect}", room)
     if each.unpaired:
         yield from _wrap("not paired", _name_runs(dict.fromkeys(each.unpaired, "")), room)
-    if each.detect is not None:
+    if found.detect is not None:
         what = "pairs" if each.paired_by else "seeds of each"
         needed = f"over 100,000 {what}" if each.needed is None else f"{each.needed:,} {what}"
         level = f"p < {found.alpha:.3g}"
         if len(found.differences) > 1:
             level += f" ({ALPHA:g} / {len(found.differences)} tests)"
-        difference = f"a difference of {number(each.detect)}"
+        difference = f"a difference of {number(found.detect)}"
         text = f"{needed} show {difference} in {_percent(POWER)} of cases, with {level}"
         yield from _wrap("needed", text, room)
 
@@ -175,8 +166,8 @@ def _percent(part: float) -> str:
     return f"{part * 100:.0f} %"
 
 
-def _span(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+def _span(interval: Interval) -> str:
+    return f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def _p(name: str, value: float) -> str:

@@ -15,15 +15,18 @@ from assay.store.layout import Project
 from assay.store.tables import read_table, table_names
 
 _COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%(.*)")
-_PLACES = re.compile(rf"\s*{MARK}\s*(\S.*)")
 _PLACE = re.compile(r"([^\s/:]+)/([^\s/:]+)/([^\s/:,]+)")
 _ROW_END = "\\\\"
 _CELL_END = re.compile(r"(?<!\\)&")
-_NUMBER = re.compile(r"(?<![\w.])[-−]?(\d+)(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
+_NUMBER = re.compile(r"(?<![\w.])[-−]?(?=\.?\d)\d*(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
 _MATH = re.compile(r"\$|\\[,;!]|\{,\}|\\(?=%)")
 _PLUS_MINUS = re.compile(r"\\pm\b\s*|\s*±\s*")
 _COARSE_MEAN = 0.05
 _COARSE_DEVIATION = 0.5
+"""The largest part of a value that its last digit in a document may leave open."""
+
+Place = tuple[str, str, str]
+"""Table, row and column of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,6 @@ class WrongNumber:
     now: str
 
 
-@dataclass(frozen=True, slots=True)
-class _MarkedText:
-    """A row or a line of a document, without comments, and the cells that it has numbers of."""
-
-    line: int
-    text: str
-    places: tuple[tuple[str, str, str], ...]
-
-
 def check_document(text: str, project: Project, catalog: Catalog) -> tuple[int, list[WrongNumber]]:
     """Return how many numbers of a document are marked, and those that are wrong.
 
@@ -53,60 +47,51 @@ def check_document(text: str, project: Project, catalog: Catalog) -> tuple[int, 
     known = table_names(project)
     total = 0
     wrong = []
-    for marked in _marked_texts(text):
-        for place in marked.places:
+    for line, body, places in _find_marked(text.splitlines()):
+        for place in places:
             total += 1
             name = place[0]
             if name in known and name not in tables:
                 tables[name] = follow_links(read_table(project, name), catalog)
-            said = _check(marked.text, place, tables.get(name))
-            if said:
-                wrong.append(WrongNumber(marked.line, "/".join(place), said))
+            if said := _check(body, place, tables.get(name)):
+                wrong.append(WrongNumber(line, "/".join(place), said))
     return total, wrong
 
 
-def _marked_texts(text: str) -> Iterator[_MarkedText]:
-    """Yield what is marked: by comments on the lines before it, or at the end of its line."""
-    lines = text.splitlines()
-    waiting: list[tuple[str, str, str]] = []
-    at = 0
-    while at < len(lines):
-        first = at + 1
-        body, places = _split(lines[at])
-        at += 1
-        if not body.strip():
-            waiting += places
+def _find_marked(lines: Sequence[str]) -> Iterator[tuple[int, str, list[Place]]]:
+    """Yield number, text and cells of each line or row of a table that a comment marks.
+
+    The comments stand on the lines before it, or at the end of its own.
+    """
+    first, row = 1, ""
+    places: list[Place] = []
+    for at, line in enumerate(lines, 1):
+        body, named = _split(line)
+        places += named
+        if not row:
+            first = at
+        row = f"{row} {body}".strip()
+        if not row or (_CELL_END.search(row) and _ROW_END not in row):  # it goes on
             continue
-        # A row may go on in the next lines.
-        while _CELL_END.search(body) and _ROW_END not in body and at < len(lines):
-            more, others = _split(lines[at])
-            body += f" {more}"
-            places += others
-            at += 1
-        if waiting or places:
-            yield _MarkedText(first, body, (*waiting, *places))
-        waiting = []
+        if places:
+            yield first, row, places
+        row, places = "", []
 
 
-def _split(line: str) -> tuple[str, list[tuple[str, str, str]]]:
+def _split(line: str) -> tuple[str, list[Place]]:
     """Return a line without its comment, and the cells that the comment names."""
     found = _COMMENT.search(line)
     if found is None:
         return line, []
     body = line[: found.start()] + found[1]
-    marked = _PLACES.fullmatch(found[2])
-    return body, _places(marked[1]) if marked is not None else []
+    before, mark, named = found[2].partition(MARK)
+    if not mark or before.strip():
+        return body, []
+    cells = _PLACE.findall(named.partition(":")[0])  # behind it are the runs
+    return body, [(unquote(table), unquote(row), unquote(column)) for table, row, column in cells]
 
 
-def _places(text: str) -> list[tuple[str, str, str]]:
-    named = text.partition(":")[0]  # behind it are the runs
-    return [
-        (unquote(found[1]), unquote(found[2]), unquote(found[3]))
-        for found in _PLACE.finditer(named)
-    ]
-
-
-def _check(text: str, place: tuple[str, str, str], table: ShownTable | None) -> str:
+def _check(text: str, place: Place, table: ShownTable | None) -> str:
     """Return what is wrong about a number, "" for one that is right."""
     name, row_key, column_key = place
     if table is None:
@@ -141,7 +126,7 @@ def _shows(text: str, cell: ShownCell) -> bool:
     numbers = list(_NUMBER.finditer(values))
     factors = [
         factor
-        for factor in _factors(cell.value)
+        for factor in ((1, 100) if abs(cell.value) <= 1 else (1,))
         if any(_is_rounded(each, cell.value * factor, _COARSE_MEAN) for each in numbers)
     ]
     if not factors or cell.std is None or not deviations:
@@ -150,14 +135,10 @@ def _shows(text: str, cell: ShownCell) -> bool:
     return near is not None and _is_rounded(near, cell.std * factors[0], _COARSE_DEVIATION)
 
 
-def _factors(value: float) -> Sequence[int]:
-    return (1, 100) if abs(value) <= 1 else (1,)
-
-
 def _is_rounded(found: re.Match[str], value: float, coarse: float) -> bool:
     """Return whether a written number is a value, rounded to its digits but not to nothing."""
     written = float(found[0].replace("−", "-"))
     if math.isclose(written, value, rel_tol=1e-9):
         return True
-    half = 0.5 * 10.0 ** (int(found[3] or 0) - len(found[2] or ""))
+    half = 0.5 * 10.0 ** (int(found[2] or 0) - len(found[1] or ""))
     return half <= coarse * abs(value) and abs(written - value) <= half * (1 + 1e-9)
