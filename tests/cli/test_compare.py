@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from assay.report.sample_comparison import seeds_for
 from assay.store.layout import Project
 from cli.conftest import Assay
 from run_folders import id_of, make_run
@@ -109,7 +110,6 @@ def test_the_effect_the_middle_mean_and_the_seeds_needed_are_those_that_were_pub
     make_runs(project, "control", scaled(50, 100, 4.5))
     make_runs(project, "treated", scaled(50, 103, 5.5), first_seed=100)
     make_runs(project, "middle", IQM_OF_WIKIPEDIA, first_seed=200)
-    # Cohen (1988): a difference of half a deviation takes 64 in each of two groups.
     make_runs(project, "even", scaled(20, 0, 1), first_seed=300)
     make_runs(project, "odd", scaled(20, 9, 1), first_seed=400)
 
@@ -120,6 +120,26 @@ def test_the_effect_the_middle_mean_and_the_seeds_needed_are_those_that_were_pub
     assert (effect["effect_name"], round(effect["effect"], 4)) == ("Hedges' g", 0.5924)
     assert middle["iqm"] == pytest.approx(6.5)
     assert needed["needed"] == 64
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "samples", "alpha", "needed"),
+    [
+        # Of two groups, by Cohen (1988) and G*Power: a small, middle and large effect.
+        (0.2, 2**0.5, 2, 0.05, 394),
+        (0.5, 2**0.5, 2, 0.05, 64),
+        (0.8, 2**0.5, 2, 0.05, 26),
+        (0.5, 1.0, 1, 0.05, 34),  # of pairs
+        (-0.5, 1.0, 1, 0.05, 34),
+        (50.0, 1.0, 1, 0.05, 2),
+        (0.5, 0.0, 1, 0.05, 2),
+        (0.001, 1.0, 1, 0.05, None),
+    ],
+)
+def test_seeds_needed_are_those_of_published_tables(
+    difference: float, error: float, samples: int, alpha: float, needed: int | None
+) -> None:
+    assert seeds_for(stats, difference, error, samples, alpha) == needed
 
 
 def test_a_failed_run_is_named_and_left_out_and_its_partner_is_not_paired(
