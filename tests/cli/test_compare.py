@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -189,6 +190,16 @@ def test_runs_of_folds_are_paired_by_seed_and_fold(project: Project, assay: Assa
     (each,) = compared(assay, "tag = a", "tag = b")["differences"]
 
     assert (each["paired_by"], each["n"]) == ("seed and cv.fold", [6])
+
+
+def test_a_comparison_without_scipy_names_the_extra(
+    project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+
+    said = assay("compare", "tag = a", "tag = b", "-m", "valid/acc")
+
+    assert said.code == 2 and "pip install 'assay[stats]'" in said.err
 
 
 def test_what_cannot_be_compared_is_told_in_one_line(project: Project, assay: Assay) -> None:

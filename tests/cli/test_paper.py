@@ -162,6 +162,21 @@ def test_a_number_whose_runs_changed_is_told_with_what_it_is_now(
     assert "digits/r2/valid-acc-max leads to no value any more" in said.out
 
 
+def test_a_number_with_another_n_is_wrong(
+    project: Project, ids: dict[str, list[str]], assay: Assay
+) -> None:
+    make_run(project, tag="last", points={"valid/acc": [0.51]}, config="seed = 9\nwidth = 8\n")
+    text = assay("table", "export", "digits", "--as", "latex").out
+    assert text.count("(n 3)") == 2 and text.count("(n 4)") == 1
+    Path("right.tex").write_text(text, encoding="utf-8")
+    Path("wrong.tex").write_text(text.replace("(n 4)", "(n 3)"), encoding="utf-8")
+
+    right, wrong = (assay("table", "check", f"{name}.tex") for name in ("right", "wrong"))
+
+    assert right.code == 0 and wrong.code == 1
+    assert "digits/r3/valid-acc-max is 0.5100 ± 0.0082 (n 4) now, not" in wrong.out
+
+
 def test_a_document_without_marks_and_one_that_is_not_there_are_told(
     project: Project, assay: Assay
 ) -> None:

@@ -236,6 +236,8 @@ def test_a_table_is_made_of_runs_changed_and_exported(
     assert server.ask("POST", "/api/tables/of-runs/changes", {"changes": [cell]}).status == 200
     latex = server.ask("GET", "/api/tables/of-runs/export", form="latex").body.decode()
     assert r"\textbf{0.9}" in latex
+    html = server.ask("GET", "/api/tables/of-runs/export", form="html").body.decode()
+    assert "<strong>0.9</strong>" in html and HOSTILE not in html
     history = server.get("/api/tables/of-runs/history", row=row, column="remark")
     assert [each["new"] for each in history] == [HOSTILE]
     assert list(read_history(project, "of-runs"))

@@ -21,6 +21,7 @@ _CELL_END = re.compile(r"(?<!\\)&")
 _NUMBER = re.compile(r"(?<![\w.])[-−]?(?=\.?\d)\d*(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
 _MATH = re.compile(r"\$|\\[,;!]|\{,\}|\\(?=%)")
 _PLUS_MINUS = re.compile(r"\\pm\b\s*|\s*±\s*")
+_COUNT = re.compile(r"\(n (\d{1,9})\)")
 _COARSE_MEAN = 0.05
 _COARSE_DEVIATION = 0.5
 """The largest part of a value that its last digit in a document may leave open."""
@@ -118,10 +119,13 @@ def _now(cell: ShownCell, shown: str) -> str:
 
 
 def _shows(text: str, cell: ShownCell) -> bool:
-    """Return whether a text has the value of a cell; beside ± its deviation, too."""
+    """Return whether a text has the value of a cell, and deviation and n where it names them."""
     if not isinstance(cell.value, float):
         return latex_text(cell.text) in text
     plain = _MATH.sub("", text)
+    counts = _COUNT.search(plain)
+    if counts is not None and cell.samples and int(counts[1]) != len(cell.samples):
+        return False
     values, *deviations = _PLUS_MINUS.split(plain) if cell.std is not None else [plain]
     numbers = list(_NUMBER.finditer(values))
     factors = [
