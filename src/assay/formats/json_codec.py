@@ -23,6 +23,9 @@ Fact = TypeVar("Fact")
 MAX_DEPTH = 100
 _I64 = 1 << 63
 _NON_FINITE = ("nan", "inf", "-inf")
+_SPELT = frozenset({str, int, bool, type(None)})
+_PLAIN = _SPELT | {float}
+_spell = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def to_plain(value: Any) -> Any:
@@ -30,6 +33,8 @@ def to_plain(value: Any) -> Any:
 
     A field that is None, and is None by default, is left out.
     """
+    if type(value) in _PLAIN:  # most of what is written: the rest is asked one by one
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
         return {
@@ -160,7 +165,7 @@ def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 def _lay_out(data: Any, indent: str, line: str) -> str:
     """Return what `json.dumps` with an indent does, whose fast encoder knows none."""
     if not isinstance(data, dict | list) or not data:
-        return json.dumps(data, ensure_ascii=False)
+        return _spell(data)
     inner = line + indent
     items = data.values() if isinstance(data, dict) else data
     if not any(isinstance(item, dict | list) for item in items):
@@ -168,8 +173,7 @@ def _lay_out(data: Any, indent: str, line: str) -> str:
     else:
         parts = [_lay_out(item, indent, inner) for item in items]
         if isinstance(data, dict):
-            names = [json.dumps(name, ensure_ascii=False) for name in data]
-            parts = [f"{name}: {part}" for name, part in zip(names, parts, strict=True)]
+            parts = [f"{_spell(name)}: {part}" for name, part in zip(data, parts, strict=True)]
         text = f",{inner}".join(parts)
     begin, end = "{}" if isinstance(data, dict) else "[]"
     return f"{begin}{inner}{text}{line}{end}"
@@ -177,6 +181,8 @@ def _lay_out(data: Any, indent: str, line: str) -> str:
 
 def spell_numbers(value: Any) -> Any:
     """Return plain data with the numbers that JSON lacks as the texts that `dumps` writes."""
+    if type(value) in _SPELT:
+        return value
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return repr(float(value))  # float: numpy's own repr says "np.float64(nan)"
     if isinstance(value, dict):

@@ -91,9 +91,8 @@ def _packages_in(folder: str) -> Iterator[tuple[str, str]]:
     except OSError:
         return
     for name in names:
-        stem, _, kind = name.rpartition(".")
-        if kind == "dist-info":
-            package, _, version = stem.rpartition("-")
+        if name.endswith(".dist-info"):
+            package, _, version = name.removesuffix(".dist-info").rpartition("-")
             if package:
                 yield package.lower().replace("_", "-"), version
 
