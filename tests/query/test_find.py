@@ -404,3 +404,16 @@ def test_a_removed_run_is_said_to_be_removed_and_comes_back_as_the_error_says(
     assert main(command[1].split()) == 0
     assert find(address, project)[0].id == "kq3f7abc"
     assert "was removed" not in refused("zzz")
+
+
+def test_for_the_last_run_and_for_a_whole_id_not_all_runs_are_looked_at(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tag in ("first", "second", "third"):
+        make_run(project, id=f"k{tag[:2]}f7abc", tag=tag)
+    find_run("last", project)
+
+    monkeypatch.setattr("assay.query.find.open_catalog", None)
+
+    assert find_run("last-2", project).id in {"kfif7abc", "ksef7abc", "kthf7abc"}
+    assert find_run("ksef7abc", project).file.tag == "second"

@@ -532,3 +532,40 @@ def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(
 
     assert len(lost_rows(project)) == 1
     assert len(lost_rows(project)) == 1
+
+
+def test_the_newest_runs_are_told_by_names_alone_and_as_the_folders_are(
+    project: Project, reads: list[Path]
+) -> None:
+    old, middle, new = (finished(project).folder.path for _ in range(3))
+    index = open_index(project)
+    reads.clear()
+
+    assert index.newest(2) == [new.name, middle.name]
+    assert reads == []
+
+    shutil.rmtree(new)
+    newer = finished(project).folder.path
+    reads.clear()
+
+    assert index.newest(9) == [newer.name, middle.name, old.name]
+    assert reads == [newer]
+
+
+def test_of_many_runs_a_few_at_a_time_wait_in_memory_to_be_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(7):
+        finished(project)
+    written: list[int] = []
+    real = refresh_index.update
+
+    def count(file: Path, fresh: list[Any], gone: list[str]) -> None:
+        written.append(len(fresh))
+        real(file, fresh, gone)
+
+    monkeypatch.setattr(refresh_index, "update", count)
+    monkeypatch.setattr(refresh_index, "_MOST_WAITING", 3)
+
+    assert len(refresh(project)) == 7
+    assert written == [0, 3, 3, 1]

@@ -19,8 +19,9 @@ from assay.query.catalog import Asked, Catalog, Selection, open_catalog
 from assay.query.columns import COLUMNS
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
+from assay.store.index import Index
 from assay.store.known_projects import project_here
-from assay.store.layout import Project, RunFolder, find_project, run_folders
+from assay.store.layout import Project, RunFolder, find_project, run_folders, scan_runs
 from assay.store.trash import list_removed
 
 MIN_PREFIX = 3
@@ -111,6 +112,9 @@ def _find_runs(address: str, project: Project | None) -> list[RunView]:
     if folder is not None:
         return [RunView(folder)]
     home = project or project_here()
+    alone = _without_rows(address, home)
+    if alone is not None:
+        return [RunView(alone)]
     catalog = open_catalog(home)
     try:
         return [RunView(_row(address, catalog.all_rows(), home).path)]
@@ -119,6 +123,18 @@ def _find_runs(address: str, project: Project | None) -> list[RunView]:
             raise
     rows = select_group(catalog, address).rows()
     return [RunView(row.path) for row in rows if row is not None]
+
+
+def _without_rows(address: str, project: Project) -> RunFolder | None:
+    """Return the folder of `last` or of a whole id, which takes no look at all runs."""
+    if found := _LAST.fullmatch(address):
+        back = int(found[1] or 0)
+        newest = Index(project).newest(back + 1)
+        return RunFolder(project.runs_dir / newest[back]) if back < len(newest) else None
+    wanted = id_of_folder(Path(address).name) or address
+    names = [entry.name for entry in scan_runs(project.runs_dir) if wanted in entry.name]
+    named = [name for name in names if id_of_folder(name) == wanted]
+    return RunFolder(project.runs_dir / named[0]) if len(named) == 1 else None
 
 
 def find_checkpoint(

@@ -33,7 +33,7 @@ from assay.store.index_database import (
     write_runs,
 )
 from assay.store.index_rows import IndexRow, Kind, storable
-from assay.store.layout import Project, RunFolder
+from assay.store.layout import Project, RunFolder, scan_runs
 from assay.store.refresh_index import IndexFileError, Synchronized, delete_index, synchronize
 
 States = Mapping[str, tuple[str, float | None]]
@@ -127,6 +127,24 @@ class Index:
                 return synchronize(
                     self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
                 )
+
+    @_renew_damaged
+    def newest(self, count: int) -> list[str]:
+        """Return the folders of the newest training runs, the newest first.
+
+        What is there is looked at by name alone; what the file knows is not looked at again.
+        """
+        names = {entry.name for entry in scan_runs(self.project.runs_dir)}
+        with self.ask() as database:
+            known = {folder for (folder,) in database.execute("SELECT folder FROM runs")}
+        if names != known:
+            self.synchronize(names ^ known)
+        with self.ask() as database:
+            query = (
+                "SELECT folder FROM runs WHERE kind = 'train'"
+                " ORDER BY created_ns DESC, id DESC LIMIT ?"
+            )
+            return [folder for (folder,) in database.execute(query, (count,))]
 
     def renew(self) -> None:
         """Make the file anew from the folders; of a lost project nothing is remembered then."""

@@ -31,6 +31,8 @@ from assay.store.read_record import last_step, live_summaries, mtime_ns_of, read
 _RACY_NS = 2_000_000_000
 _BATCH = 250
 _BATCH_S = 1.0
+_MOST_WAITING = 2_000
+"""So many runs that were read wait in memory to be written, where nobody asks meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,12 @@ def _synchronize(
             fresh.append(found)
             (changed if isinstance(found, ChangedRun) else grown).append(entry.name)
         is_due = len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S)
-        if is_due and on_read is not None:
+        if len(fresh) >= _MOST_WAITING or (is_due and on_read is not None):
             update(file, fresh, [])
             fresh = []
             last_write_s = time.monotonic()
-            on_read(done + 1, len(looked_at))
+            if on_read is not None:
+                on_read(done + 1, len(looked_at))
     gone = list(known)
     if fresh or gone:
         update(file, fresh, gone)
