@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.launch import split_arguments
-from assay.cli.one_config import one_config, read_config
+from assay.cli.one_config import one_config, read_config, user_dir_option
 from assay.cli.one_run import LAST
 from assay.cli.rehearsal import layout_overrides, rehearsal_options, request_of
 from assay.cli.rehearsal import lines as lines_of
@@ -75,11 +75,7 @@ def _pause_collection() -> Iterator[None]:
 )
 @rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option(
-    "--user-dir",
-    type=click.Path(),
-    help="Where your modules are. Left out: beside the config, then src/.",
-)
+@user_dir_option
 @_pause_collection()
 def command(
     arguments: tuple[str, ...],

@@ -11,7 +11,7 @@ import click
 
 from assay.cli.completion import complete_variants
 from assay.cli.launch import split_arguments
-from assay.cli.one_config import config_to_open
+from assay.cli.one_config import config_to_open, user_dir_option
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError, did_you_mean
@@ -179,11 +179,7 @@ def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool)
 @click.argument("key")
 @config_to_open
 @click.option("--variant", shell_complete=complete_variants, help="With this variant of the file.")
-@click.option(
-    "--user-dir",
-    type=click.Path(),
-    help="Where your modules are. Left out: beside the config, then src/.",
-)
+@user_dir_option
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(

@@ -18,6 +18,8 @@ from assay.core.errors import InputError
 if TYPE_CHECKING:
     from assay.config import Config
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments `[CONFIG|RUN] [KEY=VALUE ...]`, `--variant` and `--trust`."""
@@ -26,17 +28,16 @@ def one_config(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--variant", metavar="NAME", shell_complete=complete_variants, help=text
     )(command)
-    return _arguments("[CONFIG|RUN]", complete_run_or_config)(command)
+    return names_and_overrides("[CONFIG|RUN]", complete_run_or_config)(command)
 
 
 def config_to_open(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments `CONFIG [KEY=VALUE ...]`, of a command that takes no run."""
-    return _arguments("CONFIG", complete_config)(command)
+    return names_and_overrides("CONFIG", complete_config)(command)
 
 
-def _arguments(
-    names: str, complete: Callable[..., Any]
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def names_and_overrides(names: str, complete: Callable[..., Any]) -> Decorator:
+    """Return the argument `NAMES [KEY=VALUE ...]`, for `split_arguments` to take apart."""
     return click.argument(
         "arguments",
         metavar=f"{names} [KEY=VALUE ...]",
@@ -44,6 +45,27 @@ def _arguments(
         type=click.UNPROCESSED,
         shell_complete=complete,
     )
+
+
+def variants_option(help: str) -> Decorator:
+    """Return the option `--variant`, which may be repeated."""
+    return click.option(
+        "--variant", "variants", multiple=True, shell_complete=complete_variants, help=help
+    )
+
+
+user_dir_option = click.option(
+    "--user-dir",
+    type=click.Path(),
+    help="Where your modules are. Left out: beside the config, then src/.",
+)
+user_dirs_option = click.option(
+    "--user-dir",
+    "user_dirs",
+    type=click.Path(),
+    multiple=True,
+    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
+)
 
 
 def read_config(

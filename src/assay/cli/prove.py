@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from assay.cli.completion import complete_run_or_config, complete_variants
-from assay.cli.one_config import config_to_open, config_to_train
+from assay.cli.completion import complete_run_or_config
+from assay.cli.one_config import config_to_open, config_to_train, user_dir_option, variants_option
 from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
@@ -40,18 +40,8 @@ from assay.formats.verdict import Verdict
     metavar="N",
     help="Number of steps; 20. A golden file has its own.",
 )
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    shell_complete=complete_variants,
-    help="A variant of the file.",
-)
-@click.option(
-    "--user-dir",
-    type=click.Path(),
-    help="Where your modules are. Left out: beside the config, then src/.",
-)
+@variants_option("A variant of the file.")
+@user_dir_option
 @click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")

@@ -18,9 +18,9 @@ from assay.cli.completion import (
     complete_config,
     complete_jobs,
     complete_run_and_keys,
-    complete_variants,
 )
 from assay.cli.launch import split_arguments
+from assay.cli.one_config import names_and_overrides, variants_option
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.terminal import echo, echo_json, paint, use_color
@@ -119,20 +119,8 @@ def command() -> None:
     points of a sweep and seeds are jobs of their own.""",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG... [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    shell_complete=complete_variants,
-    help="A variant of the file, or all.",
-)
+@names_and_overrides("CONFIG...", complete_config)
+@variants_option("A variant of the file, or all.")
 @click.option(
     "--seeds",
     type=parse_seeds,
@@ -167,13 +155,7 @@ def add(
     KEY=VALUE changes a key: assay queue rerun last optimizer.lr=0.01""",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="RUN... [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_run_and_keys,
-)
+@names_and_overrides("RUN...", complete_run_and_keys)
 @_job_options
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers of the jobs as JSON.")
@@ -282,7 +264,7 @@ def _expand(
     """Return the configs of all files, variants, points and seeds."""
     from assay.compose import open_given
     from assay.config import expand
-    from assay.config.typed_sections import sections_of
+    from assay.config.standard_keys import sections_of
 
     made: list[Config] = []
     how: dict[str, Any] = {"user_dir": user_dir, "trust": permission(trust), "tell": say}

@@ -16,6 +16,7 @@ from assay.cli.launch import (
     result_data,
     split_arguments,
 )
+from assay.cli.one_config import names_and_overrides
 from assay.cli.permission import permission, say, trust_option
 
 
@@ -25,13 +26,7 @@ from assay.cli.permission import permission, say, trust_option
     " last optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="[RUN] [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_run_and_keys,
-)
+@names_and_overrides("[RUN]", complete_run_and_keys)
 @launch_options
 @trust_option
 def command(arguments: tuple[str, ...], trust: bool, **options: Any) -> int:

@@ -17,6 +17,7 @@ from assay.cli.launch import (
     result_data,
     split_arguments,
 )
+from assay.cli.one_config import names_and_overrides
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.script_run import resume_if_script
 from assay.core.errors import InputError
@@ -27,13 +28,7 @@ from assay.core.errors import InputError
     help="Resume a stopped, failed or killed run from its newest checkpoint.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="[RUN[@CKPT]] [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_run_and_keys,
-)
+@names_and_overrides("[RUN[@CKPT]]", complete_run_and_keys)
 @launch_options
 @click.option(
     "--take-over", is_flag=True, help="Even if another process seems to be writing this run."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.completion import complete_config, complete_run_or_config, complete_variants
+from assay.cli.completion import complete_config, complete_run_or_config
 from assay.cli.launch import (
     code_of_both,
     json_at_end,
@@ -23,6 +23,7 @@ from assay.cli.launch import (
     split_arguments,
     told_both,
 )
+from assay.cli.one_config import names_and_overrides, user_dirs_option, variants_option
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.sweep_table import print_summary, summary_of
@@ -48,31 +49,13 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
     " optimizer.lr=0.01",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="CONFIG... [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_config,
-)
+@names_and_overrides("CONFIG...", complete_config)
 @launch_options
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    shell_complete=complete_variants,
-    help="A variant of the file, or all of them; may be repeated.",
-)
+@variants_option("A variant of the file, or all of them; may be repeated.")
 @click.option(
     "--no-sweep", is_flag=True, help="Leave the sweep of the file aside: run its base once."
 )
-@click.option(
-    "--user-dir",
-    "user_dirs",
-    type=click.Path(),
-    multiple=True,
-    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
-)
+@user_dirs_option
 @click.option(
     "--from",
     "weights_from",

@@ -16,7 +16,7 @@ from assay.cli.completion import (
     complete_variants,
 )
 from assay.cli.launch import launch_of, split_arguments
-from assay.cli.one_config import config_to_open
+from assay.cli.one_config import config_to_open, user_dirs_option
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.sweep_progress import SweepProgress
 from assay.cli.sweep_table import print_summary
@@ -94,13 +94,7 @@ if TYPE_CHECKING:
     shell_complete=complete_sweeps,
     help="Resume the search with this id.",
 )
-@click.option(
-    "--user-dir",
-    "user_dirs",
-    type=click.Path(),
-    multiple=True,
-    help="Where your modules are; may be repeated. Left out: beside the config, then src/.",
-)
+@user_dirs_option
 @click.option(
     "--variant", shell_complete=complete_variants, help="The variant of the file that is searched."
 )
@@ -217,7 +211,7 @@ def _spec(
 
 
 def _metrics(config: Config, names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
-    from assay.config.typed_sections import sections_of
+    from assay.config.standard_keys import sections_of
 
     best = sections_of(config.root).checkpoint.best
     if not names and best is None:

@@ -88,7 +88,7 @@ def _columns(configs: Sequence[Config]) -> list[dict[str, str]]:
 
 def _metric_of(configs: Sequence[Config], results: Sequence[RunResult]) -> tuple[str, Mode]:
     """Return the metric of `[checkpoint] best`, else the usual one of those that were measured."""
-    from assay.config.typed_sections import sections_of
+    from assay.config.standard_keys import sections_of
 
     best = sections_of(configs[0].root).checkpoint.best
     if best is not None:

@@ -16,6 +16,7 @@ from assay.cli.launch import (
     test_options,
     told_test,
 )
+from assay.cli.one_config import names_and_overrides
 from assay.cli.permission import permission, say, trust_option
 
 
@@ -25,13 +26,7 @@ from assay.cli.permission import permission, say, trust_option
     " CONFIG is evaluated with the weights that --from names.",
     context_settings={"ignore_unknown_options": True},
 )
-@click.argument(
-    "arguments",
-    metavar="[RUN[@CKPT]|CONFIG] [KEY=VALUE ...]",
-    nargs=-1,
-    type=click.UNPROCESSED,
-    shell_complete=complete_run_or_config,
-)
+@names_and_overrides("[RUN[@CKPT]|CONFIG]", complete_run_or_config)
 @click.option(
     "--from",
     "weights",

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.completion import complete_variants
-from assay.cli.one_config import config_to_open, config_to_train
+from assay.cli.one_config import config_to_open, config_to_train, user_dir_option, variants_option
 from assay.cli.permission import trust_option
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import fold
@@ -34,18 +33,8 @@ if TYPE_CHECKING:
 @click.option(
     "--kill-seed", type=click.IntRange(min=0), metavar="N", help="Kill where another time did."
 )
-@click.option(
-    "--variant",
-    "variants",
-    multiple=True,
-    shell_complete=complete_variants,
-    help="A variant of the file.",
-)
-@click.option(
-    "--user-dir",
-    type=click.Path(),
-    help="Where your modules are. Left out: beside the config, then src/.",
-)
+@variants_option("A variant of the file.")
+@user_dir_option
 @click.option("--device", help="cpu, cuda, cuda:1, mps. Left out: the accelerator if there is one.")
 @click.option(
     "--max-steps",

@@ -23,7 +23,7 @@ from assay.config.tree import Table
 from assay.core.devices import device_names
 from assay.core.errors import AssayError, InputError, PeerError, RankError, RecordError
 from assay.core.facts import EndStatus
-from assay.core.failure import failure_of
+from assay.core.job import failure_of
 from assay.core.regular_file import read_bytes
 from assay.core.signals import Obeyed
 from assay.formats.json_codec import from_plain, parse_json, write_atomic, write_json

@@ -22,8 +22,8 @@ from assay.compose.launch import (
 )
 from assay.compose.run_record import secrets_of
 from assay.config.loading import Config
+from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, Table, get_at
-from assay.config.typed_sections import sections_of
 from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, RankError
 from assay.core.sections import ParallelSection, SplitSection

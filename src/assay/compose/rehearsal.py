@@ -27,7 +27,7 @@ from assay.compose.ranks import asked_processes
 from assay.compose.run_scope import RunScope, make_task, open_run_scope, promise_no_training
 from assay.compose.weights import initial_weights
 from assay.config.loading import Config
-from assay.config.typed_sections import sections_of
+from assay.config.standard_keys import sections_of
 from assay.core.errors import InputError
 from assay.core.events import Event
 from assay.core.ports import NullRecorder

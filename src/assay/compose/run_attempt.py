@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from assay.compose.callbacks import AnyRecorder, add_callbacks, trace_run
 from assay.compose.launch import Launch, RunResult
@@ -18,7 +18,6 @@ from assay.compose.run_record import end_record, fail_record, set_recorder
 from assay.compose.run_scope import keep_meta
 from assay.config.loading import Config
 from assay.core.errors import CheckpointError, RankError
-from assay.core.exit_guard import guarding_exit
 from assay.core.facts import EndStatus, Warned
 from assay.core.ports import NullRecorder
 from assay.core.signals import heard_line, stopping
@@ -50,7 +49,7 @@ def run_attempt(
             with signals.holding():  # a record that is half begun could not be ended
                 attempt.recorder = begin()
             stack.enter_context(signs_of_life(prepared.engine.ranks, attempt.recorder))
-            stack.enter_context(guarding_exit(attempt.end_by_exit))
+            stack.enter_context(_guarding_exit(attempt.end_by_exit))
             state = _run_engine(prepared, attempt.recorder, launch)
         except BaseException as error:  # the result carries it, KeyboardInterrupt too
             with signals.holding():
@@ -235,3 +234,25 @@ def _is_saving(prepared: PreparedRun, recorder: AnyRecorder) -> bool:
     folder = mesh.writers.gather(str(prepared.saver_folder or "") if is_recording else "")[0]
     prepared.saver_folder = Path(folder) if folder else None
     return bool(folder)
+
+
+@contextmanager
+def _guarding_exit(end: Callable[[int], int]) -> Iterator[None]:
+    """Call `end` with the code of an `os._exit` inside, of which nobody hears otherwise.
+
+    Children are forked with it and end by it: theirs stays what it was.
+    """
+    real, pid = os._exit, os.getpid()
+
+    def end_and_exit(status: int) -> NoReturn:
+        os._exit = real
+        try:
+            status = end(status) if os.getpid() == pid else status
+        finally:
+            real(status)
+
+    os._exit = end_and_exit
+    try:
+        yield
+    finally:
+        os._exit = real

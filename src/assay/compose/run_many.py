@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import inspect
 import itertools
 import logging
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import FrameType
 from typing import Any, Protocol
 
 from assay.build.registry import registry
@@ -26,7 +31,6 @@ from assay.config.tree import Leaf, from_plain, get_at, walk
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
 from assay.core.errors import AssayError
-from assay.core.held_frames import let_go
 from assay.core.ids import new_run_id
 from assay.core.job import JOB_DEVICES_VARIABLE
 from assay.core.signals import Terminated
@@ -263,8 +267,8 @@ def train_each(
             return
         if stop_at_first and result.status == "failed":
             return
-        let_go(result.exception)
-        let_go(result.test.exception if result.test is not None else None)
+        _let_go(result.exception)
+        _let_go(result.test.exception if result.test is not None else None)
 
 
 def run_and_keep_error(
@@ -315,3 +319,32 @@ def _add_record(result: RunResult, config: Config, launch: Launch) -> RunResult:
     return replace(
         fail_record(recorder, config, result.exception, step=0), exit_code=result.exit_code
     )
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Free what the run held, the memory of its device above all, before the next one needs it."""
+    while error is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        # The first is where it was caught; the others were left by the error, generators too.
+        for frame in frames[1:]:
+            _clear_frame(frame)
+        for frame in frames:
+            _forget_variables(frame)
+        error = error.__cause__ or error.__context__
+    gc.collect()
+
+
+def _forget_variables(frame: FrameType | None) -> None:
+    """Clear the variables of the calls that led to an error; the model is among them.
+
+    The lines of its traceback stay.
+    """
+    while frame is not None:
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:  # one that waits would be ended
+            _clear_frame(frame)
+        frame = frame.f_back
+
+
+def _clear_frame(frame: FrameType) -> None:
+    with contextlib.suppress(RuntimeError):  # still running
+        frame.clear()

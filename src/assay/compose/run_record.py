@@ -17,8 +17,8 @@ from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.outside_reads import ARGV
+from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, dotted, plain, walk
-from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError
 from assay.core.facts import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, queue_job

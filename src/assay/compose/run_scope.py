@@ -14,8 +14,8 @@ from assay.compose.launch import Launch
 from assay.config import dump
 from assay.config.loading import Config
 from assay.config.resolver import with_external_values
+from assay.config.standard_keys import sections_of
 from assay.config.tree import KeyPath, List, Table, dotted, get_at, plain
-from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, ConfigError, InputError
 from assay.core.facts import Warned
 from assay.core.ports import Recorder

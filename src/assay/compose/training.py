@@ -32,8 +32,8 @@ from assay.config import canonical, config_hash, dump
 from assay.config.diff import KeyChange
 from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
+from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, Table
-from assay.config.typed_sections import sections_of
 from assay.core.errors import AssayError, InputError
 from assay.core.events import Handler
 from assay.core.facts import Saved, Warned

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.config.references import run_of
+from assay.config.standard_keys import sections_of
 from assay.config.tree import Table, get_at
-from assay.config.typed_sections import sections_of
 from assay.core.errors import CheckpointError, InputError, RecordError, did_you_mean
 from assay.formats import manifest as manifests
 from assay.formats import run_file

@@ -9,9 +9,9 @@ from dataclasses import replace
 from assay.config.loading import Config
 from assay.config.merge import Change, merge
 from assay.config.overrides import RefusedError, setting_of
+from assay.config.standard_keys import sections_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
 from assay.config.tree import KeyPath, Leaf, walk
-from assay.config.typed_sections import sections_of
 from assay.config.variants import ALL, Variant, variants_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggestions

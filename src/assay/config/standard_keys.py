@@ -20,14 +20,16 @@ from assay.config.tree import (
     get_at,
     is_given,
     is_unresolved,
+    plain,
     problem_at,
     reference_of,
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, nearest, suggestion
-from assay.core.keys import Key
+from assay.core.keys import Key, read_section
 from assay.core.secrets.names import REDACTED
+from assay.core.sections import StandardSections
 
 
 def key_problems(
@@ -497,3 +499,8 @@ def show(node: Node) -> str:
         case Leaf(value):
             text = str(value)
             return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def sections_of(root: Table) -> StandardSections:
+    """Return the standard sections of a config that has passed the check as one typed object."""
+    return read_section(StandardSections, plain(root))

@@ -20,7 +20,6 @@ from pathlib import Path
 
 from assay.core.directory import LinkedFolderError
 from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.failure import classify, describe_end
 from assay.core.job import (
     JOB_DEVICES_VARIABLE,
     JOB_VARIABLE,
@@ -29,6 +28,8 @@ from assay.core.job import (
     Job,
     JobStatus,
     boot_ns,
+    classify,
+    describe_end,
 )
 from assay.core.regular_file import NotRegularFileError, open_regular
 from assay.core.signals import Signals, answering

@@ -17,7 +17,7 @@ from typing import Any
 from assay.compose.launch import Launch, ProcessTask, task_arguments
 from assay.compose.run_record import code_outside, project_around, secrets_of
 from assay.config.loading import Config
-from assay.config.typed_sections import sections_of
+from assay.config.standard_keys import sections_of
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.job import JobSpec
 from assay.core.regular_file import read_bytes

@@ -20,7 +20,6 @@ import psutil  # type: ignore[import-untyped]
 from assay.compose.launch import TASK_NAME, Launch, ProcessTask, RunResult, task_arguments
 from assay.config.loading import Config
 from assay.core.errors import AssayError, InputError
-from assay.core.failure import classify, describe_end
 from assay.core.job import (
     JOB_DEVICES_VARIABLE,
     JOB_VARIABLE,
@@ -28,6 +27,8 @@ from assay.core.job import (
     QUEUE_JOB,
     FailureClass,
     JobSpec,
+    classify,
+    describe_end,
 )
 from assay.formats import lease as leases
 from assay.formats.task_report import TaskReport

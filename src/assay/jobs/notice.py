@@ -8,8 +8,7 @@ from itertools import groupby
 from typing import Literal
 
 from assay.core.errors import AssayError
-from assay.core.failure import classify
-from assay.core.job import FailureClass
+from assay.core.job import FailureClass, classify
 from assay.core.terminal import elide, for_terminal, visible
 from assay.query.inbox import Message, MessageKind
 

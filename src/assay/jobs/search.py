@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from assay.compose import Launch, RunResult, resume, train_each
 from assay.config import Config
 from assay.config.expansion import at_point
+from assay.config.standard_keys import sections_of
 from assay.config.sweep import Point, Sweep
-from assay.config.typed_sections import sections_of
 from assay.core.job import JobSpec
 from assay.jobs.devices import this_machine, wanted_devices
 from assay.jobs.isolated_process import IsolatedLauncher, IsolatedProcess

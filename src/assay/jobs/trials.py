@@ -10,7 +10,7 @@ from typing import Any
 from assay.config.overrides import setting_of
 from assay.config.tree import plain
 from assay.core.errors import AssayError, InputError
-from assay.core.failure import classify
+from assay.core.job import classify
 from assay.jobs.study import SearchSpec
 from assay.query.catalog import Asked, open_catalog
 from assay.query.run import RunView

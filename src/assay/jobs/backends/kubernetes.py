@@ -13,8 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from assay.core.errors import AssayError, InputError
-from assay.core.failure import classify, describe_end
-from assay.core.job import JobSpec, JobState, JobStatus
+from assay.core.job import JobSpec, JobState, JobStatus, classify, describe_end
 from assay.jobs.backends.job_script import choose_job
 
 GRACE_S = 120

@@ -14,8 +14,7 @@ from typing import Any
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError, InputError, MissingExtraError
-from assay.core.failure import classify, describe_end
-from assay.core.job import JobSpec, JobStatus
+from assay.core.job import JobSpec, JobStatus, classify, describe_end
 
 POLL_S = 0.2
 GRACE_S = 30.0

@@ -14,9 +14,8 @@ from pathlib import Path
 
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError, InputError
-from assay.core.failure import classify, describe_end
 from assay.core.ids import id_of_folder
-from assay.core.job import FailureClass, JobSpec, JobState, JobStatus
+from assay.core.job import FailureClass, JobSpec, JobState, JobStatus, classify, describe_end
 from assay.jobs.backends.job_script import choose_job
 
 WARNING_S = 120

@@ -7,8 +7,7 @@ import traceback
 import pytest
 
 from assay.core.errors import InputError
-from assay.core.failure import classify, failure_of
-from assay.core.job import FailureClass
+from assay.core.job import FailureClass, classify, failure_of
 
 
 @pytest.mark.parametrize(
