@@ -416,6 +416,28 @@ def test_a_model_of_one_size_is_exported_for_that_size(project: Path) -> None:
     assert not result.certificate.is_whole
 
 
+def test_a_last_batch_of_one_sample_goes_through_the_exported_model(project: Path) -> None:
+    run = record_toy(project, "models.Net", "data.valid.source.size=33")
+
+    result = leave(run, "torch-export")
+
+    assert result.certificate.is_within and result.certificate.samples == 33
+
+
+def test_batches_of_one_sample_make_a_model_that_takes_more(project: Path) -> None:
+    sizes = ("data.valid.batch_size=1", "data.valid.source.size=3")
+    result = leave(record_toy(project, "models.Net", *sizes), "torch-export")
+
+    assert result.folder is not None
+    model = torch.export.load(result.folder / "model.pt2").module()
+    assert model(torch.zeros(5, 4))["output"].shape == (5, 2)
+
+
+def test_a_config_in_the_place_of_a_run_is_told_apart(project: Path) -> None:
+    with pytest.raises(InputError, match=r"toy.toml is a config, and an export takes a run"):
+        export("toy.toml")
+
+
 def test_a_part_of_a_model_is_exported_by_its_name(project: Path) -> None:
     run = record_toy(project)
 
@@ -468,8 +490,9 @@ def test_the_command_prints_what_it_left_and_ends_with_1_for_a_refused_model(
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("exported: out")
-    assert lines[1].split() == ["input", "x", "float32", "(batch,", "4)"]
-    assert "same outputs: safetensors, largest difference 0" in done.stdout
+    assert lines[1] == f"weights: {run.id}@step-000000003: the best by valid/acc"
+    assert lines[2].split() == ["input", "x", "float32", "(batch,", "4)"]
+    assert "same outputs: largest difference 0" in done.stdout
     assert lines[-1] == "run it: python out/run_model.py"
 
     other = record_toy(project, "models.Restless")

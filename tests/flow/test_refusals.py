@@ -203,11 +203,11 @@ engine/metrics/outputs.py: as_plain
 
 [export]
 compose/exporting.py: _Exporting.__init__ _Exporting.write_model _evaluated_split _part_of
-    _refuse_taken export
+    _refuse_taken export*2
 engine/export/interface.py: find_interface*2
 engine/export/parity.py: _check*2
 engine/export/program.py: _explain_onnx_error*2 _explain_trace_error*3 require_onnx
-engine/export/runners.py: run_onnx
+engine/export/runners.py: _explain
 
 [device]
 engine/numerics/precision.py: deterministic

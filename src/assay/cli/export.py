@@ -12,9 +12,8 @@ import click
 
 from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, say, trust_option
-from assay.cli.terminal import echo, echo_json, paint, use_color, width
+from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.formatting import number, size
-from assay.core.terminal import fold
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import to_plain
 
@@ -79,6 +78,8 @@ def command(
     if done.folder is not None:
         room = sum(path.stat().st_size for path in done.folder.rglob("*") if path.is_file())
         echo(f"exported: {os.path.relpath(done.folder)}  {size(room)}")
+    why = f": {done.why}" if done.why else ""
+    echo(f"weights: {certificate.run}@{certificate.checkpoint}{why}")
     rows = [("input", each.name, each.text) for each in done.schema.inputs]
     rows += [("output", each.name, each.text) for each in done.schema.outputs]
     echo("\n".join(align_rows(rows)))
@@ -94,8 +95,8 @@ def command(
         if certificate.is_within
         else paint("other outputs", "red bold", on=color)
     )
-    for line in fold(f"{within}: {certificate.text}", width(sys.stdout)):
-        echo(line)
+    echo(f"{within}: {certificate.difference}")
+    echo(certificate.extent)
     if done.folder is None:
         say("refused: nothing was left. --tolerance allows more, --force keeps it all the same")
         return 1

@@ -21,7 +21,7 @@ from assay.compose.launch import Launch
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import evaluation_plan, make_process
 from assay.compose.run_scope import RunScope, evaluation_of, make_task, open_run_scope
-from assay.compose.testing import promise_no_engine
+from assay.compose.testing import is_config, promise_no_engine
 from assay.compose.trust import Tell, Trust, open_saved
 from assay.compose.weights import Weights, weights_at
 from assay.config.tree import get_at
@@ -80,12 +80,14 @@ class ExportRequest:
 class ExportResult:
     """Folder of an exported model, None where it was refused, with what it holds.
 
-    `moved` is where what was in the folder lies now.
+    `why` says why it is this checkpoint of the run. `moved` is where what was in the folder lies
+    now.
     """
 
     folder: Path | None
     schema: ExportSchema
     certificate: ExportCertificate
+    why: str = ""
     moved: Path | None = None
 
 
@@ -109,6 +111,11 @@ def export(
         raise InputError(
             f"There is no export to {wanted.target!r}.", fix=choose(wanted.target, TARGETS, "--to")
         )
+    if is_config(address):
+        raise InputError(
+            f"{address} is a config, and an export takes a run.",
+            fix=f"assay run {address}, then assay export last",
+        )
     if wanted.target == "onnx":
         from assay.engine.export.program import require_onnx
 
@@ -125,10 +132,14 @@ def export(
         _keep_verdict(view, weights, certificate, tell)
         schema = _schema_of(interface, files[0].name)
         if not certificate.is_within and not wanted.force:
-            return ExportResult(folder=None, schema=schema, certificate=certificate)
+            return ExportResult(
+                folder=None, schema=schema, certificate=certificate, why=weights.why
+            )
         exporting.write_rest(scratch, interface, schema, certificate, tell)
         moved = _put_in_place(scratch, place)
-    return ExportResult(folder=place, schema=schema, certificate=certificate, moved=moved)
+    return ExportResult(
+        folder=place, schema=schema, certificate=certificate, why=weights.why, moved=moved
+    )
 
 
 class _Exporting:

@@ -84,12 +84,21 @@ class ExportCertificate:
     @property
     def text(self) -> str:
         """The certificate as one line."""
-        part = "" if self.is_whole else "the first "
+        return f"{self.target}, {self.difference}; {self.extent}"
+
+    @property
+    def difference(self) -> str:
+        """Largest difference, and the tolerance."""
         return (
-            f"{self.target}, largest difference {self.relative:.2g} (absolute"
-            f" {self.absolute:.2g}) over {part}{self.samples:,} samples of {self.split}, tolerance"
+            f"largest difference {self.relative:.2g} (absolute {self.absolute:.2g}), tolerance"
             f" {number(self.tolerance)}"
         )
+
+    @property
+    def extent(self) -> str:
+        """Data that both models were compared on."""
+        samples = f"{self.samples:,} samples of {self.split}"
+        return f"compared on {samples}" if self.is_whole else f"compared on {samples}, not on all"
 
     @property
     def digest(self) -> str:

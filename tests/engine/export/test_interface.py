@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Supervised
+from assay.engine import OwnLoss, Supervised
 from assay.engine.export.interface import (
     FlatModel,
     Interface,
@@ -75,6 +75,25 @@ def test_inference_says_the_inputs_where_the_process_has_it() -> None:
 
     assert list(interface.example) == ["input"] and list(interface.expected) == ["output"]
     assert interface.spelled_call == 'batch["input.input"]'
+
+
+class Needy(nn.Module):
+    """It makes its own input of the target, as models of sequences to sequences do."""
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        if labels is None:
+            raise ValueError("no labels")
+        return {"logits": x + labels, "loss": (x + labels).mean()}
+
+
+def test_validation_says_the_inputs_of_a_model_that_needs_the_target() -> None:
+    process = OwnLoss(Needy())
+
+    interface = find_interface(
+        process, process.model, {"x": torch.ones(4, 3), "labels": torch.ones(4, 3)}
+    )
+
+    assert list(interface.example) == ["x", "labels"]
 
 
 def test_a_process_that_never_calls_its_model_is_refused_with_what_to_do() -> None:

@@ -147,7 +147,7 @@ def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface
         try:
             if hasattr(process, "inference_step"):
                 process.inference_step(batch)
-        except (InputError, NotImplementedError):  # it is not written, or takes another batch
+        except Exception:  # of any kind: the model may need a target, which validation gives
             seen.clear()
         if not seen:
             process.validation_step(batch)
@@ -161,7 +161,8 @@ def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface
         what = "is given" if not call.inputs else "returns"
         raise InputError(
             f"{type(module).__name__} {what} no tensor that could be found.",
-            fix="An export takes tensors in mappings, lists, tuples and dataclasses.",
+            fix="An export takes tensors in mappings, lists, tuples and dataclasses; --module names"
+            " a part of the model that is given some.",
         )
     return Interface(
         call=_with_slots(module, call),

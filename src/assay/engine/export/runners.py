@@ -43,19 +43,30 @@ def run_onnx(path: Path, interface: Interface) -> Runner:
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of a class of C++: the file is no model that it can run
-        first = str(error).partition("\n")[0]
-        raise InputError(f"ONNX Runtime cannot run the model: {first}", where=str(path)) from error
+        raise _explain(error, path) from error
     taken = [each.name for each in session.get_inputs()]
 
     def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        given = {name: np.ascontiguousarray(inputs[name].detach().numpy()) for name in taken}
-        outputs = session.run(list(interface.expected), given)
+        try:
+            given = {name: np.ascontiguousarray(inputs[name].detach().numpy()) for name in taken}
+            outputs = session.run(list(interface.expected), given)
+        except Exception as error:  # of C++; or a dtype such as bfloat16, which numpy lacks
+            raise _explain(error, path) from error
         return {
             name: torch.from_numpy(np.asarray(output))
             for name, output in zip(interface.expected, outputs, strict=True)
         }
 
     return run
+
+
+def _explain(error: Exception, path: Path) -> InputError:
+    first = str(error).partition("\n")[0]
+    return InputError(
+        f"ONNX Runtime cannot run the model: {first}",
+        where=path.name,
+        fix="--to torch-export has all of torch's operations and dtypes.",
+    )
 
 
 def run_program(path: Path, interface: Interface) -> Runner:

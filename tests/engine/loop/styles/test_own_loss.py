@@ -443,3 +443,12 @@ def test_labels_of_transformers_that_are_ignored_count_for_nothing(head: str) ->
     for name, weight in weights_of(models[0]).items():
         torch.testing.assert_close(weights_of(models[1])[name], weight, rtol=1e-5, atol=1e-7)
     assert uneven["valid/loss"] == pytest.approx(one["valid/loss"], rel=1e-6)
+
+
+def test_inference_leaves_out_targets_that_the_model_can_do_without() -> None:
+    model = Regression()
+
+    output = OwnLoss(model).inference_step(batches()[0])
+
+    assert output.keys() == {"prediction_scores", "pred"} and not output["pred"].requires_grad
+    assert torch.equal(output["pred"], model.net(batches()[0]["inputs"]))
