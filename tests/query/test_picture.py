@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 from assay.core.errors import InputError
 from assay.core.terminal import for_terminal
 from assay.query.picture import decode_png, picture
-from assay.record.media import png, stretched
+from assay.record.media import png, stretch_range
 
 
 def png_of(
@@ -94,10 +94,10 @@ def test_two_pixels_are_one_character_and_the_room_is_kept() -> None:
 
 
 def test_a_weight_is_stretched_from_its_lowest_to_its_highest_number() -> None:
-    assert stretched([[-2.0, 0.0, 2.0]]).tolist() == [[0.0, 0.5, 1.0]]
-    assert stretched([[np.nan, 3.0, 5.0, np.inf]]).tolist() == [[0.0, 0.0, 1.0, 1.0]]
-    assert stretched([[7.0, 7.0]]).tolist() == [[0.0, 0.0]]
-    assert stretched([[np.nan]]).tolist() == [[0.0]]
+    assert stretch_range([[-2.0, 0.0, 2.0]]).tolist() == [[0.0, 0.5, 1.0]]
+    assert stretch_range([[np.nan, 3.0, 5.0, np.inf]]).tolist() == [[0.0, 0.0, 1.0, 1.0]]
+    assert stretch_range([[7.0, 7.0]]).tolist() == [[0.0, 0.0]]
+    assert stretch_range([[np.nan]]).tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("place", [16, 20, 24, 25, 40, -20])

@@ -198,7 +198,7 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
     page.reload()
     line_becomes(page, [d, a, c, b])
     assert [job.id for job in journal.line()] == [d, a, c, b]
-    assert (journal.held(), journal.is_paused) == ({a}, True)
+    assert (journal.held_jobs(), journal.is_paused) == ({a}, True)
     assert journal.job(second).status.state == "cancelled"
     assert not order.exists()
 
@@ -249,7 +249,7 @@ def test_acts_reach_the_server_in_the_order_in_which_they_are_done(
     let_go()
 
     wait_for_answers(page)
-    assert journal.held() == set()
+    assert journal.held_jobs() == set()
 
 
 def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(

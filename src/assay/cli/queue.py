@@ -285,7 +285,7 @@ def _expand(
 def ls(shows_all: bool) -> int:
     with JobJournal() as journal:
         counts = journal.counts()
-        held = journal.held()
+        held = journal.held_jobs()
         most = -1 if shows_all else _LAST
         ended = journal.jobs(("finished", "failed", "cancelled"), last=most)
         shown = [*ended, *journal.jobs(("running",)), *journal.line(first=most)]

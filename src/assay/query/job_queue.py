@@ -75,7 +75,7 @@ def queue_view(folder: Path | None = None, *, waiting: int = 200, ended: int = 5
             running={each.job.id: each.job for each in running},
             stopping=frozenset(each.job.id for each in running if each.is_cancelled),
             waiting=journal.line(first=waiting),
-            held=frozenset(journal.held()),
+            held=frozenset(journal.held_jobs()),
             ended=journal.last_ended(ended),
         )
 

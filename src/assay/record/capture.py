@@ -73,7 +73,7 @@ class Capture:
         if threading.current_thread() is not self._watch:
             self._watch.join(DRAIN_S)  # it waits for the helper
 
-    def found(self) -> list[str]:
+    def find_secrets(self) -> list[str]:
         """Return the secrets that the output said to be some; after `stop`, once."""
         if os.getpid() != self._pid or self._pump.stdout is None or self._pump.stdout.closed:
             return []

@@ -42,7 +42,7 @@ def compact(path: Path, clean_names: CleanNames = list) -> bool:
         outline = read_outline(path)
         if outline.is_damaged:
             return False
-        renamed = {keys: _renamed(keys, clean_names) for keys in outline.rows}
+        renamed = {keys: _rename(keys, clean_names) for keys in outline.rows}
         chunks = (replace(it, keys=renamed[it.keys]) for it in read_chunks(path, outline))
         rows = {renamed[keys]: count for keys, count in outline.rows.items()}
         if not _write(temporary, chunks, rows):
@@ -56,7 +56,7 @@ def compact(path: Path, clean_names: CleanNames = list) -> bool:
             temporary.unlink()
 
 
-def _renamed(keys: KeySet, clean_names: CleanNames) -> KeySet:
+def _rename(keys: KeySet, clean_names: CleanNames) -> KeySet:
     return replace(keys, names=tuple(clean_names(keys.names)))
 
 

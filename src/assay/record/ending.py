@@ -15,11 +15,11 @@ def ending(error: BaseException | None) -> tuple[EndStatus, str, str]:
     if isinstance(error, Obeyed):
         return "stopped", signal.Signals(number_of(error)).name, ""
     # Imported only for a failure: every script would pay for it at its start.
-    from assay.record.tracebacks import shortened
+    from assay.record.tracebacks import shorten
 
     reason = type(error).__name__
     first_line = str(error).strip().split("\n", 1)[0]
     first_line = first_line.removeprefix("error: ")  # written before each mistake of a config
     if first_line:
         reason = f"{reason}: {first_line}"
-    return "failed", reason, shortened(error)
+    return "failed", reason, shorten(error)

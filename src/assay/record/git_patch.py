@@ -69,7 +69,10 @@ def dirty_patch(
         os.mkdir(variables["GIT_OBJECT_DIRECTORY"])
         # With its time: by that git knows which entries it cannot trust.
         shutil.copy2(root / index, variables["GIT_INDEX_FILE"])
-        if fresh and git(root, "add", "-N", *_given(scratch, fresh), variables=variables) is None:
+        if (
+            fresh
+            and git(root, "add", "-N", *_pathspec(scratch, fresh), variables=variables) is None
+        ):
             left_out.append("new files in dirty.patch (git did not take them)")
         patch = _diff(root, git, prefix, changed + fresh, variables)
     if len(patch) > MAX_PATCH_BYTES:
@@ -99,7 +102,7 @@ def _diff(
     return patch
 
 
-def _given(scratch: str, names: Sequence[str]) -> tuple[str, ...]:
+def _pathspec(scratch: str, names: Sequence[str]) -> tuple[str, ...]:
     listed = f"{scratch}/names"
     Path(listed).write_bytes(b"\0".join(map(os.fsencode, names)))
     return f"--pathspec-from-file={listed}", "--pathspec-file-nul"

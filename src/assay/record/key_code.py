@@ -8,7 +8,7 @@ from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.secrets.replacement import Secrets
-from assay.record.recordable import shown
+from assay.record.recordable import name_value
 
 
 def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
@@ -24,7 +24,7 @@ def source_of(thing: Any, secrets: Secrets) -> tuple[str, bytes]:
         text = inspect.getsource(target)
     except (OSError, TypeError) as error:
         raise InputError(
-            f"The code of {name or shown(thing)} cannot be read.",
+            f"The code of {name or name_value(thing)} cannot be read.",
             fix="Give a function, a class or a module that is written in a file.",
         ) from error
     return name, secrets.clean(text, "code").encode("utf-8", "surrogateescape")

@@ -75,7 +75,7 @@ class RunLog(logging.FileHandler):
             and logging.lastResort is not None
         ):
             shown = logging.makeLogRecord(
-                vars(record) | {"args": None, "msg": _shown(record.getMessage())}
+                vars(record) | {"args": None, "msg": _spell_for_terminal(record.getMessage())}
             )
             logging.lastResort.handle(shown)
 
@@ -185,7 +185,7 @@ def logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
     return logging.LoggerAdapter(logging.getLogger(LOGGER), {RUN_KEY: run_id})
 
 
-def _shown(text: str) -> str:
+def _spell_for_terminal(text: str) -> str:
     return for_terminal(text, color=False)
 
 

@@ -91,7 +91,7 @@ class Logger:
         text = " ".join(_text(values, prefix).splitlines())
         on_terminal = self._console is not None and self._console.is_terminal
         if on_terminal and self._console is not None:
-            self._console.inline(self._shown(text))
+            self._console.inline(self._format(text))
         if self._inline.is_due():
             extra = {SHOWN_KEY: self._console is not None, _DRAWN: on_terminal}
             self._logger.info("%s", text, extra=extra, stacklevel=2)
@@ -140,7 +140,7 @@ class Logger:
         handler.setLevel(self.level if level is None else level)
         self._logger.addHandler(handler)
 
-    def _shown(self, text: str) -> str:
+    def _format(self, text: str) -> str:
         record = self._logger.makeRecord(self.name, logging.INFO, "", 0, "%s", (text,), None)
         return self._formatter.format(record)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import InputError
-from assay.record.recordable import encoded, listed, shown, text_of
+from assay.record.recordable import encode_text, name_value, text_of, to_list
 
 BINS = 64
 MAX_PIXELS = 100_000_000
@@ -49,7 +49,7 @@ def encode(kind: str, value: Any, **options: Any) -> bytes:
     """Return the bytes of a file that shows a value of one of the kinds of `MediaKeeper`."""
     match kind:
         case "text":
-            return encoded(text_of(value))
+            return encode_text(text_of(value))
         case "table":
             return table_csv(value, **options)
         case "histogram":
@@ -115,8 +115,8 @@ def picture(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
             fix="run.artifact(path) keeps a file as it is",
         )
     if getattr(image, "ndim", 0) == 4:
-        return grid([stretched(each) if stretch else each for each in image])
-    return pixels(stretched(image) if stretch else image)
+        return grid([stretch_range(each) if stretch else each for each in image])
+    return pixels(stretch_range(image) if stretch else image)
 
 
 def pixels(image: Any) -> NDArray[np.uint8]:
@@ -169,7 +169,7 @@ def _check_pixels(width: int, height: int) -> None:
         )
 
 
-def stretched(image: Any) -> NDArray[np.float64]:
+def stretch_range(image: Any) -> NDArray[np.float64]:
     """Numbers of any range as an image: the lowest is 0, the highest 1; what is no number is 0."""
     array = array_of(image).astype(np.float64)
     finite = array[np.isfinite(array)]
@@ -253,7 +253,7 @@ def wav(samples: Any, rate: int) -> bytes:
         hertz = 0.0
     if not 0 < hertz < 2**31 or hertz != int(hertz):
         raise InputError(
-            f"The rate of a sound is a whole number of samples a second, not {shown(rate)}."
+            f"The rate of a sound is a whole number of samples a second, not {name_value(rate)}."
         )
     if array.ndim not in (1, 2) or not array.size:
         raise InputError(
@@ -292,12 +292,12 @@ def table_csv(rows: Any, columns: Sequence[str] | None = None) -> bytes:
     writer.writerow(columns)
     for row in listed:
         if not isinstance(row, Mapping | Sequence) or isinstance(row, str | bytes):
-            raise InputError(f"A row is a mapping or a sequence of cells, not {shown(row)}.")
+            raise InputError(f"A row is a mapping or a sequence of cells, not {name_value(row)}.")
         cells = [row.get(name, "") for name in columns] if isinstance(row, Mapping) else list(row)
         if len(cells) != len(columns):
             raise InputError(f"A row has {len(cells)} cells, and there are {len(columns)} columns.")
         writer.writerow([_cell(cell) for cell in cells])
-    return encoded(out.getvalue())
+    return encode_text(out.getvalue())
 
 
 def _rows_of(table: Any) -> tuple[list[str] | None, list[Any]]:
@@ -318,7 +318,7 @@ def _rows_of(table: Any) -> tuple[list[str] | None, list[Any]]:
     if hasattr(table, "to_pylist"):
         return None, table.to_pylist()
     if hasattr(table, "shape") and hasattr(table, "tolist"):
-        rows = listed(table)
+        rows = to_list(table)
         return None, rows if isinstance(rows, list) else [rows]
     if isinstance(table, Mapping):
         if not all(
@@ -341,12 +341,12 @@ def _row_of(row: Any) -> Any:
         return {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
     if hasattr(row, "_fields"):
         return dict(zip(row._fields, row, strict=True))
-    return listed(row) if hasattr(row, "tolist") else row
+    return to_list(row) if hasattr(row, "tolist") else row
 
 
 def _cell(cell: Any) -> Any:
     """Return a cell as it is written: a number, or text."""
-    plain = listed(cell) if hasattr(cell, "tolist") else cell
+    plain = to_list(cell) if hasattr(cell, "tolist") else cell
     if plain is None:
         return ""
     return plain if isinstance(plain, int | float | str) else text_of(plain)

@@ -24,11 +24,11 @@ class _Formed:
 
     def percent(self, name: str, precision: builtins.int = PERCENT_DECIMALS) -> None:
         """Print `name` as a percentage: 0.236 as 23.60%."""
-        self._forms[name] = f".{_checked(precision)}%"
+        self._forms[name] = f".{_check_precision(precision)}%"
 
     def float(self, name: str, precision: builtins.int = DECIMALS) -> None:
         """Print `name` with so many decimals."""
-        self._forms[name] = f".{_checked(precision)}f"
+        self._forms[name] = f".{_check_precision(precision)}f"
 
     def int(self, name: str) -> None:
         """Print `name` rounded to a whole number."""
@@ -213,7 +213,7 @@ class _Sum:
             self.tensor = None
         # Not in place: a sum begun under inference_mode could not be changed outside of it.
         self.tensor = (
-            _doubled(value) * weight
+            _to_double(value) * weight
             if self.tensor is None
             else self.tensor.add(value, alpha=weight)
         )
@@ -223,7 +223,7 @@ class _Sum:
         return total / self.weight if self.weight else math.nan
 
 
-def _doubled(value: Any) -> Any:
+def _to_double(value: Any) -> Any:
     try:
         return value.double()
     except TypeError:  # a device without double precision
@@ -270,7 +270,7 @@ def _line(texts: Mapping[str, str]) -> str:
     return "  ".join(f"@{name}={text}" for name, text in texts.items())
 
 
-def _checked(precision: builtins.int) -> builtins.int:
+def _check_precision(precision: builtins.int) -> builtins.int:
     if type(precision) is not builtins.int or not 0 <= precision <= 20:
         raise InputError(f"A precision must be a whole number from 0 to 20, not {precision!r}.")
     return precision

@@ -52,7 +52,7 @@ def start_run(
     form = logfile.formatter(tag or run_id, spec.log_format, spec.date_format)
     created = datetime.fromtimestamp(created_ns / 1e9)
     folder = create_run_folder(project, run_id=run_id, tag=tag, created=created)
-    with _undone(folder):
+    with _undo_on_error(folder):
         lease = leases.acquire(folder.path, 1)
         # The code first: what it says to be secret is none of the config's business either.
         attempt, problem = _attempt_with_code(folder, spec, project, 1, None, secrets)
@@ -99,7 +99,7 @@ def start_attempt(
     form = logfile.formatter(before.tag or before.id, spec.log_format, spec.date_format)
     old_lease = leases.read(folder.path)
     lease = _acquire(folder, _next_number(before), take_over=take_over)
-    with _released(folder, lease):
+    with _release_on_error(folder, lease):
         before = _with_end(folder, read_run(folder), old_lease)  # now nobody else writes it
         number = _next_number(before)
         is_own = authorship.is_own(folder, before)  # as it was found: what follows changes it
@@ -182,7 +182,7 @@ def _acquire(folder: RunFolder, number: int, *, take_over: bool) -> leases.Lease
 
 
 @contextlib.contextmanager
-def _released(folder: RunFolder, lease: leases.Lease) -> Iterator[None]:
+def _release_on_error(folder: RunFolder, lease: leases.Lease) -> Iterator[None]:
     """Release the lease when an attempt does not come to begin, whatever the reason."""
     try:
         yield
@@ -194,7 +194,7 @@ def _released(folder: RunFolder, lease: leases.Lease) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _undone(folder: RunFolder) -> Iterator[None]:
+def _undo_on_error(folder: RunFolder) -> Iterator[None]:
     """Remove a new folder when its run does not come to begin, whatever the reason."""
     try:
         yield

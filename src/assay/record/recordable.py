@@ -44,7 +44,7 @@ def numbers_of(values: Any) -> dict[str, float]:
     numbers = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise RecordError(f"A metric's name must be text, not {shown(name)}.")
+            raise RecordError(f"A metric's name must be text, not {name_value(name)}.")
         check_name(name)
         try:
             if isinstance(value, str | bytes | bytearray):
@@ -54,7 +54,7 @@ def numbers_of(values: Any) -> dict[str, float]:
             numbers[name] = float(item() if callable(item) else value)
         except Exception as error:  # a foreign `__float__` may raise anything
             fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
-            what = f"The value of {name!r} is no number: {shown(value)}."
+            what = f"The value of {name!r} is no number: {name_value(value)}."
             raise RecordError(what, fix=fix) from error
     return numbers
 
@@ -71,19 +71,21 @@ def whole_step(step: Any) -> int:
         fix = "the second argument of `log` counts the steps: run.log(values, 1)"
         if step is NO_STEP:
             raise RecordError("`log` needs the step of the values.", fix=fix) from None
-        raise RecordError(f"The step must be a whole number, not {shown(step)}.", fix=fix) from None
+        raise RecordError(
+            f"The step must be a whole number, not {name_value(step)}.", fix=fix
+        ) from None
     if not -MAX_I64 - 1 <= whole <= MAX_I64:
-        raise RecordError(f"The step {shown(whole)} does not fit 64 bits.")
+        raise RecordError(f"The step {name_value(whole)} does not fit 64 bits.")
     return whole
 
 
 def check_text(text: object, what: str) -> None:
     """Raise InputError for `what` that is no text."""
     if not isinstance(text, str):
-        raise InputError(f"{what.capitalize()} is text, not {shown(text)}.")
+        raise InputError(f"{what.capitalize()} is text, not {name_value(text)}.")
 
 
-def shown(value: object) -> str:
+def name_value(value: object) -> str:
     """Return a few words that tell which value is meant."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple):
@@ -95,7 +97,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def listed(array: Any) -> Any:
+def to_list(array: Any) -> Any:
     """Return an array or tensor as a list, one of no axis as a number; else InputError."""
     try:
         array = array.detach() if hasattr(array, "detach") else array
@@ -108,7 +110,7 @@ def listed(array: Any) -> Any:
         Exception
     ) as error:  # a tensor without numbers (meta), or a stranger with a `tolist` of another kind
         raise InputError(
-            f"The values of {shown(array)} cannot be had: {_first_line(error)}."
+            f"The values of {name_value(array)} cannot be had: {_first_line(error)}."
         ) from error
 
 
@@ -118,11 +120,11 @@ def text_of(value: Any) -> str:
         return str(value)
     except Exception as error:  # a foreign `__str__` may raise anything
         raise InputError(
-            f"{shown(value).capitalize()} cannot be written as text: {_first_line(error)}."
+            f"{name_value(value).capitalize()} cannot be written as text: {_first_line(error)}."
         ) from error
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Return text as UTF-8, with lone surrogates of bytes as bytes and others spelled out."""
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -235,7 +237,7 @@ class _ValueReader:
                 f" {shape}",
             )
         try:
-            return self.read(listed(value), inside, depth + 1)
+            return self.read(to_list(value), inside, depth + 1)
         except InputError as error:
             raise (
                 error

@@ -41,7 +41,7 @@ from assay.store import authorship
 from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, refusal
-from assay.store.referenced_blobs import unshared
+from assay.store.referenced_blobs import find_unshared
 from assay.store.series import read_contents
 from assay.store.summaries import summaries, summaries_of
 
@@ -537,7 +537,7 @@ class RunRecorder(MediaKeeper):
     def _stop_capture(self) -> None:
         if self._capture is not None:
             self._capture.stop()
-            self.secrets.add(self._capture.found())
+            self.secrets.add(self._capture.find_secrets())
 
     def _clean_again(self) -> None:
         """Remove secrets that became known later from what is written already."""
@@ -561,7 +561,7 @@ class RunRecorder(MediaKeeper):
         run_file.write(self.folder.path, self.run)
         for old, new in zip(before.attempts, self.run.attempts, strict=True):
             if old.code.snapshot != new.code.snapshot:
-                blobs.discard(unshared(old.code.snapshot, self.folder, blobs))
+                blobs.discard(find_unshared(old.code.snapshot, self.folder, blobs))
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._worker.pid:

@@ -66,7 +66,7 @@ class Screen:
     def flush(self) -> None:
         """Bring the rows that have changed to the file."""
         first = len(self._sizes)
-        fresh = [row.encode("utf-8", "surrogateescape") for row in self._cleaned(first)]
+        fresh = [row.encode("utf-8", "surrogateescape") for row in self._clean_rows(first)]
         offset = self._base + sum(self._sizes) + first
         data = b"\n".join(fresh)
         _write_at(self._descriptor, data, offset)
@@ -83,7 +83,7 @@ class Screen:
             self._col = 0
         self.flush()
 
-    def _cleaned(self, first: int) -> list[str]:
+    def _clean_rows(self, first: int) -> list[str]:
         """Return the rows from `first` on, cleaned."""
         # A private key has many rows: those before these say whether they are part of one.
         begin = 0 if any("PRIVATE KEY" in row for row in self._rows[:first]) else first

@@ -134,7 +134,7 @@ def snapshot(
     return Code(
         snapshot=digest,
         files=len(keeper.files),
-        left_out=_listed(keeper.left_out),
+        left_out=_list_left_out(keeper.left_out),
         git_commit=commit,
         git_dirty=is_dirty,
         patch=blobs.put(patch) if patch else "",
@@ -153,7 +153,7 @@ def copy_code(source: Path, to: Path, blobs: Blobs, secrets: Secrets) -> tuple[s
     write_tree(keeper.files, blobs, to if source == folder else to.parent)
     if source != folder and not keeper.files and not keeper.left_out:
         return (f"{source.name} (no code, or ignored)",)
-    return _listed(keeper.left_out)
+    return _list_left_out(keeper.left_out)
 
 
 def _dirty_patch(
@@ -167,14 +167,14 @@ def _dirty_patch(
     return dirty_patch(root, _git, keeps=keeps, secrets=secrets, left_out=left_out)
 
 
-def _listed(left_out: Sequence[str]) -> tuple[str, ...]:
+def _list_left_out(left_out: Sequence[str]) -> tuple[str, ...]:
     more = len(left_out) - MAX_LEFT_OUT
     if more <= 0:
         return tuple(left_out)
     return (*left_out[:MAX_LEFT_OUT], f"and {more} more")
 
 
-def _linked(
+def _follow_link(
     link: _Found, places: Mapping[str, CodeFile], left_out: list[str]
 ) -> dict[str, CodeFile]:
     """Return the files behind a link under the name of the link, if they are kept anyway."""
@@ -266,7 +266,7 @@ class _Keeper:
         real = os.path.realpath(root)
         places = {os.path.join(real, name): file for name, file in self.files.items()}
         for link in self._links:
-            self.files.update(_linked(link, places, self.left_out))
+            self.files.update(_follow_link(link, places, self.left_out))
 
     def _keep_regular(self, found: _Found, status: os.stat_result) -> None:
         if status.st_size > MAX_FILE_BYTES:
@@ -287,7 +287,9 @@ class _Keeper:
                     self._read(found, status)
         for found, status, data, count in self._waiting:
             with self._readable(found):
-                self._keep_clean(found, status, *((data, count) if data else self._cleaned(found)))
+                self._keep_clean(
+                    found, status, *((data, count) if data else self._read_clean(found))
+                )
 
     def _keep_clean(self, found: _Found, status: os.stat_result, data: bytes, count: int) -> None:
         clean = self.secrets.without_known(data)
@@ -310,12 +312,12 @@ class _Keeper:
             self.left_out.append(f"{found.name} ({error.strerror or error})")
 
     def _read(self, found: _Found, status: os.stat_result) -> None:
-        data, count = self._cleaned(found)
+        data, count = self._read_clean(found)
         self._waiting_bytes += len(data)
         is_short = self._waiting_bytes <= _MOST_WAITING_BYTES
         self._waiting.append((found, status, data if is_short else None, count))
 
-    def _cleaned(self, found: _Found) -> tuple[bytes, int]:
+    def _read_clean(self, found: _Found) -> tuple[bytes, int]:
         with open(found.path, "rb", opener=_no_link) as file:
             data = file.read()
         text = data.decode("utf-8", "surrogateescape")

@@ -17,7 +17,7 @@ from assay.core.ports import MediaKeeper
 from assay.formats.run_file import RunFile
 from assay.record.ending import ending
 from assay.record.program_end import ProgramEnd
-from assay.record.recordable import NO_STEP, shown, text_of
+from assay.record.recordable import NO_STEP, name_value, text_of
 from assay.record.recorder import RunRecorder
 
 Thing = TypeVar("Thing")
@@ -165,7 +165,7 @@ class Run(MediaKeeper):
         if not isinstance(given, str) or given not in END_STATUSES:
             *some, last = END_STATUSES
             raise InputError(
-                f"A run ends as {', '.join(some)} or {last}, not {shown(given)}.",
+                f"A run ends as {', '.join(some)} or {last}, not {name_value(given)}.",
                 fix='run.finish("failed", reason="the loss is nan")',
             )
         if isinstance(reason, BaseException):

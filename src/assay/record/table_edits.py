@@ -89,7 +89,7 @@ def change(project: Project, name: str, *changes: TableChange, revision: str = "
         edits = []
         for each in changes:
             before = table
-            table, old = _changed(table, each)
+            table, old = _change(table, each)
             if table != before:
                 row, column = each.row, each.column
                 if each.what == "add-row":
@@ -174,7 +174,7 @@ def remove(project: Project, name: str) -> None:
             ) from error
 
 
-def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
+def _change(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
     """Return the table after a change, and what was there before it."""
     match asked.what:
         case "title":
@@ -192,14 +192,14 @@ def _changed(table: ResultTable, asked: TableChange) -> tuple[ResultTable, Any]:
             others = tuple(each for each in table.rows if each.key != row.key)
             return replace(table, rows=others), to_plain(row)
         case "move-row":
-            rows, place = _moved(table.rows, _row(table, asked.row), asked.new)
+            rows, place = _move(table.rows, _row(table, asked.row), asked.new)
             return replace(table, rows=rows), place
         case "add-column":
             return _with_column(table, str(asked.new or "column"), is_new=True)[0], None
         case "remove-column":
             return _without_column(table, _column(table, asked.column))
         case "move-column":
-            columns, place = _moved(table.columns, _column(table, asked.column), asked.new)
+            columns, place = _move(table.columns, _column(table, asked.column), asked.new)
             return replace(table, columns=columns), place
         case "column":
             return _with_column_facts(table, _column(table, asked.column), asked.new)
@@ -303,7 +303,7 @@ def _next_number(table: ResultTable) -> int:
     return max(numbers, default=0) + 1
 
 
-def _moved(items: tuple[Any, ...], item: Any, to: Any) -> tuple[tuple[Any, ...], int]:
+def _move(items: tuple[Any, ...], item: Any, to: Any) -> tuple[tuple[Any, ...], int]:
     at = items.index(item)
     others = [each for each in items if each is not item]
     if not isinstance(to, int):

@@ -26,7 +26,7 @@ _BUILDER = os.path.join(HOUSE, "build", "builder.py")
 _IN_WORKER = "in loader worker "
 
 
-def shortened(error: BaseException) -> str:
+def shorten(error: BaseException) -> str:
     """Return the traceback of `error` and its causes from the user's first line on, else whole."""
     return users_part(error) or "".join(traceback.format_exception(error))
 

@@ -189,16 +189,16 @@ def _split(chunk: Chunk, branches: NDArray[np.int64]) -> Iterator[Chunk]:
     for branch in np.unique(branches).tolist():
         keep = branches == branch
 
-        def kept(numbers: Sequence[Any], keep: NDArray[np.bool_] = keep) -> memoryview[Any]:
+        def take(numbers: Sequence[Any], keep: NDArray[np.bool_] = keep) -> memoryview[Any]:
             return np.asarray(numbers)[keep].data
 
         yield Chunk(
             chunk.keys,
             branch,
-            kept(chunk.steps),
-            kept(chunk.times_ns),
-            tuple(kept(column) for column in chunk.columns),
-            None if chunk.places is None else kept(chunk.places),
+            take(chunk.steps),
+            take(chunk.times_ns),
+            tuple(take(column) for column in chunk.columns),
+            None if chunk.places is None else take(chunk.places),
         )
 
 

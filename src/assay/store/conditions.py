@@ -148,12 +148,12 @@ class Sql:
                 return self._having(field, lambda column: self._compare(column, operator, value))
             case OneOf(field, values):
                 return self._having(
-                    field, lambda column: f"{column} IN ({', '.join(map(self._bound, values))})"
+                    field, lambda column: f"{column} IN ({', '.join(map(self._bind, values))})"
                 )
             case Mentions(words):
                 tests = (
                     " AND ".join(
-                        f"instr(text, {self._bound(word.casefold())}) > 0" for word in words
+                        f"instr(text, {self._bind(word.casefold())}) > 0" for word in words
                     )
                     or "1"
                 )
@@ -168,7 +168,7 @@ class Sql:
                 return f"COALESCE({test(RUN_FIELDS[field.name])}, 0)"
             case "metric":
                 assert field.statistic in STATISTICS
-                at = f"name = {self._bound(field.name)} AND {test(field.statistic)}"
+                at = f"name = {self._bind(field.name)} AND {test(field.statistic)}"
                 return f"runs.folder IN (SELECT folder FROM metrics WHERE {at})"
             case "label":
                 return (
@@ -177,24 +177,24 @@ class Sql:
                 )
             case kind:
                 at = (
-                    f"kind = {self._bound(kind)} AND name = {self._bound(field.name)} AND "
+                    f"kind = {self._bind(kind)} AND name = {self._bind(field.name)} AND "
                     f"{test('value')}"
                 )
                 return f"runs.folder IN (SELECT folder FROM items WHERE {at})"
 
     def _compare(self, column: str, operator: Operator, value: Value) -> str:
         if operator in ("~", "!~"):
-            found = f"instr(folded({column}), {self._bound(str(value).casefold())})"
+            found = f"instr(folded({column}), {self._bind(str(value).casefold())})"
             return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"
         if operator in ("=", "!="):
-            return f"{column} {operator} {self._bound(value)}"
+            return f"{column} {operator} {self._bind(value)}"
         if to_cell(value) == NAN:
             return "0"
         # SQLite has an order between a text and a number; we have none.
         is_same = "= 'text'" if isinstance(value, str) else "IN ('integer', 'real')"
-        return f"(typeof({column}) {is_same} AND {column} {operator} {self._bound(value)})"
+        return f"(typeof({column}) {is_same} AND {column} {operator} {self._bind(value)})"
 
-    def _bound(self, value: Value) -> str:
+    def _bind(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"
         (self.parameters[name],) = storable((to_cell(value),))
         return f":{name}"

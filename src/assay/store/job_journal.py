@@ -81,7 +81,7 @@ class JobJournal:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or queue_dir()
-        with self._explained():
+        with self._explain_errors():
             make_directory(self.folder, PRIVATE)
             _refuse_others(self.folder)
             # Transactions are begun by hand: those of sqlite3 begin too late for a claim.
@@ -178,7 +178,7 @@ class JobJournal:
     @property
     def is_paused(self) -> bool:
         """True while no job of the queue may start."""
-        with self._explained():
+        with self._explain_errors():
             row = self._database.execute(
                 "SELECT value FROM settings WHERE name = 'paused'"
             ).fetchone()
@@ -215,9 +215,9 @@ class JobJournal:
         """Return waiting jobs in the order in which they would start; `first`: so many."""
         return self._select(f"WHERE state = 'waiting' {IN_LINE} LIMIT ?", first)
 
-    def held(self) -> set[int]:
+    def held_jobs(self) -> set[int]:
         """Return ids of waiting jobs that are held back."""
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 "SELECT id FROM jobs WHERE state = 'waiting' AND held"
             ).fetchall()
@@ -225,7 +225,7 @@ class JobJournal:
 
     def counts(self) -> dict[JobState, int]:
         """Return the number of jobs in each state."""
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 "SELECT state, count(*) FROM jobs GROUP BY state"
             ).fetchall()
@@ -233,7 +233,7 @@ class JobJournal:
 
     def codes_in_use(self, project: str) -> set[str]:
         """Return the snapshots that waiting and running jobs of a project need."""
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 "SELECT DISTINCT json_extract(spec, '$.code') FROM jobs WHERE state IN ('waiting',"
                 " 'running') AND json_extract(spec, '$.project') = ?",
@@ -243,7 +243,7 @@ class JobJournal:
 
     def leases(self) -> list[DeviceLease]:
         """Return all leases, those of dead holders included."""
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 "SELECT device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
                 " place, since_ns FROM leases"
@@ -255,7 +255,7 @@ class JobJournal:
 
     def devices(self) -> list[QueueDevice]:
         """Return the devices of the last dispatcher; none before the first."""
-        with self._explained():
+        with self._explain_errors():
             row = self._database.execute(
                 "SELECT value FROM settings WHERE name = 'devices'"
             ).fetchone()
@@ -269,7 +269,7 @@ class JobJournal:
 
     def version(self) -> int:
         """Return a number that changes when another process has written."""
-        with self._explained():
+        with self._explain_errors():
             return int(self._database.execute("PRAGMA data_version").fetchone()[0])
 
     # -------------------------------------------------------------------------------- dispatching
@@ -285,7 +285,7 @@ class JobJournal:
 
     def running(self) -> list[RunningJob]:
         """Return running jobs with their holders."""
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 f"SELECT place, cancel, started_boot_ns, id, spec, {STATUS_COLUMNS} FROM jobs"
                 " WHERE state = 'running'"
@@ -378,7 +378,7 @@ class JobJournal:
 
     def cancel_dependents(self) -> None:
         """Cancel waiting jobs whose predecessor failed or was cancelled, and theirs."""
-        with self._explained():
+        with self._explain_errors():
             # A look first: it needs no write lock, and most find nothing.
             found = self._database.execute(f"SELECT {HAS_LOST}").fetchone()
         if not found[0]:
@@ -440,7 +440,7 @@ class JobJournal:
             raise InputError(f"There is no job {job}.", fix="assay queue ls --all")
 
     def _select(self, clauses: str, *values: Any) -> list[Job]:
-        with self._explained():
+        with self._explain_errors():
             rows = self._database.execute(
                 f"SELECT id, spec, {STATUS_COLUMNS} FROM jobs {clauses}", values
             ).fetchall()
@@ -463,7 +463,7 @@ class JobJournal:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the write lock; commit at the end, undo when something is raised."""
-        with self._explained():
+        with self._explain_errors():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield self._database
@@ -475,7 +475,7 @@ class JobJournal:
                 self._database.execute("COMMIT")
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:

@@ -99,10 +99,10 @@ def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
             raise InputError(
                 "This file is there already.", where=str(to), fix="choose another name with --to"
             )
-        digests = sorted(reachable(_named(folder), blobs))
+        digests = sorted(reachable(_read_named(folder), blobs))
         code = {f"code/{digest}": blobs.get(digest) for digest in digests}
         with open_directory(folder.path) as source, open_directory(to.parent, follow=True) as place:
-            files = {f"run/{name}": _measured(source, name) for name in _run_files(source)}
+            files = {f"run/{name}": _measure(source, name) for name in _run_files(source)}
             for name, data in code.items():
                 sha256 = name.removeprefix("code/")
                 files[name] = PackedFile(size_bytes=len(data), sha256=sha256)
@@ -168,12 +168,12 @@ def left_out(folder: RunFolder) -> list[str]:
 
 def check(file: Path) -> Pack:
     """Read a whole pack and compare digests; RecordError names the first file that differs."""
-    with _opened(file) as packed:
-        found = packed.listed()
+    with _open_pack(file) as packed:
+        found = packed.read_listing()
         run = b""
         named: set[str] = set()
         named_by: dict[str, list[str]] = {}
-        for name, data in packed.verified(found):
+        for name, data in packed.verify(found):
             kind, _, rest = name.partition("/")
             if kind == "code":
                 inner = digests_in_tree(b"".join(data))
@@ -217,13 +217,13 @@ def unpack(file: Path, project: Project) -> RunFolder:
     blobs = code_blobs(project)
     temporary = project.runs_dir / f".unpack-{secrets.token_hex(6)}.tmp"
     try:
-        with _opened(file) as packed:
-            if packed.listed() != found:
+        with _open_pack(file) as packed:
+            if packed.read_listing() != found:
                 raise RecordError("The pack changed while it was read.", where=str(file))
             folder = safe_path(project.runs_dir, found.folder)
             make_directory(project.runs_dir, project.folder_mode)
             temporary.mkdir(mode=project.folder_mode)
-            for name, data in packed.verified(found):
+            for name, data in packed.verify(found):
                 kind, _, rest = name.partition("/")
                 if kind == "code":
                     blobs.put(b"".join(data))
@@ -277,7 +277,7 @@ class _Packed:
     def close(self) -> None:
         self._tar.close()
 
-    def listed(self) -> Pack:
+    def read_listing(self) -> Pack:
         """Return the listed content; InputError when this is no pack, RecordError if damaged."""
         try:
             entry = next(self._entries(), None)
@@ -306,21 +306,21 @@ class _Packed:
         self._refuse_other_files(found)
         return found
 
-    def verified(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
+    def verify(self, pack: Pack) -> Iterator[tuple[str, Iterator[bytes]]]:
         """Yield each file with its bytes, to be taken before the next; the rest is read anyway."""
         missing = dict(pack.files)
         for entry in self._entries():
             listed = missing.pop(entry.name, None)
             if listed is None or not entry.isreg() or entry.size != listed.size_bytes:
                 raise self._wrong(f"The pack holds what its list does not: {entry.name!r}.")
-            data = self._checked(entry, listed)
+            data = self._check(entry, listed)
             yield entry.name, data
             for _ in data:
                 pass
         if missing:
             raise self._wrong(f"The pack is not complete: {next(iter(missing))!r} is missing.")
 
-    def _checked(self, entry: tarfile.TarInfo, listed: PackedFile) -> Iterator[bytes]:
+    def _check(self, entry: tarfile.TarInfo, listed: PackedFile) -> Iterator[bytes]:
         digest = hashlib.sha256()
         for block in self._read(entry):
             digest.update(block)
@@ -425,7 +425,7 @@ class _Bounded:
 
 
 @contextlib.contextmanager
-def _opened(file: Path) -> Iterator[_Packed]:
+def _open_pack(file: Path) -> Iterator[_Packed]:
     try:
         raw = open(open_regular(file, follow=True), "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
@@ -448,7 +448,7 @@ def _near(file: Path) -> str:
     return did_you_mean(file.name, packs) or f"there is {', '.join(packs[:_NAMED])}"
 
 
-def _named(folder: RunFolder) -> set[str]:
+def _read_named(folder: RunFolder) -> set[str]:
     try:
         return named_digests(folder)
     except OSError as error:
@@ -476,7 +476,7 @@ def _opened_file(folder: Directory, name: str) -> int:
     )
 
 
-def _measured(folder: Directory, name: str) -> PackedFile:
+def _measure(folder: Directory, name: str) -> PackedFile:
     with open(_opened_file(folder, name), "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return PackedFile(size_bytes=file.tell(), sha256=digest)

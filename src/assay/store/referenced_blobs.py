@@ -52,7 +52,7 @@ def follow(digests: Iterable[str], named_by: Callable[[str], Iterable[str] | Non
     return found
 
 
-def unshared(digest: str, folder: RunFolder, blobs: Blobs) -> list[str]:
+def find_unshared(digest: str, folder: RunFolder, blobs: Blobs) -> list[str]:
     """Return what a blob alone names: no record beside `folder`, and not that one."""
     others = set[str]()
     for run in folder.path.parent.iterdir():

@@ -42,7 +42,7 @@ def summaries_of(contents: MetricsContents) -> dict[str, Summary]:
 def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
     last = max(parts, key=lambda part: part[0].last_key)
     block, column = last
-    known = [_known(block, column) for block, column in parts]
+    known = [_known_numbers(block, column) for block, column in parts]
     values = [value for each, _ in known for value in each]
     low, at_low = _extreme(known, 1)
     high, at_high = _extreme(known, -1)
@@ -58,7 +58,7 @@ def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
     )
 
 
-def _known(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
+def _known_numbers(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
     """Values that are no NaN, and their steps."""
     column = block.columns[i]
     if not math.isnan(sum(column)):
