@@ -59,18 +59,18 @@ compose/loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source 
 compose/prepared_run.py: _check_names*2 _weights_of _build_optimizer _build_own_step _parameters_of
     _refuse_not_taken _build_schedules*2 _compile
 compose/run_scope.py: dataset_of*2 make_task
-engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3 _checked
+engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3 _check_step
     _member*2 _parts
 engine/callbacks/early_stop.py: EarlyStop.__init__*3
 engine/callbacks/ema.py: EMA.__init__*2 EMA.begin
-engine/callbacks/evaluate.py: Evaluate.__init__ counted empty_split metrics_of
+engine/callbacks/evaluate.py: Evaluate.__init__ count_samples empty_split metrics_of
 engine/callbacks/norms.py: Norms.__init__
 engine/callbacks/pipelines.py: Pipelines.__init__
 engine/callbacks/probe.py: Probe.__init__ Probe.check
 engine/callbacks/profile.py: Profile.__init__
-engine/checkpoint/weight_mapping.py: _read_hdf5 _renamed_by _reshaped _rule*3 _table
-    mapped_weights*2
-engine/checkpoint/weights.py: _renamed*2 _unpickled*2 read_foreign*2
+engine/checkpoint/weight_mapping.py: _read_hdf5 _rename_by _reshape _rule*3 _table
+    map_weights*2
+engine/checkpoint/weights.py: _rename*2 _unpickle*2 read_foreign*2
 engine/data/adopt.py: refuse_samples
 engine/data/batch_size.py: _check_sizes*2 _contradiction batch_size*4
 engine/data/batches.py: blame_device
@@ -82,14 +82,14 @@ engine/data/map_style.py: Cache.over RandomSplit.__init__*2 RandomSplit.over Sel
     SequenceWrapper.__init__
 engine/data/instance.py: part_of
 engine/data/randomness.py: Fetch._is_same_twice
-engine/data/samplers.py: ByLength.__init__ Listed._listed Subset._chosen Weighted.order*2
+engine/data/samplers.py: ByLength.__init__ Listed._list_indices Subset._choose_indices Weighted.order*2
     _values*2 order_of
 engine/data/stream_loader.py: StreamLoader.__init__*3 StreamLoader._drew
 engine/data/streams/blocks.py: Bucket.__init__
 engine/data/streams/items.py: Length.__init__
 engine/data/streams/joined.py: Mix.__init__*2 _Joined.__init__ _all_or_none_sharded
 engine/data/streams/items.py: Prefetch.over
-engine/data/streams/items.py: _Split.__init__
+engine/data/streams/items.py: SplitByWorker.over
 engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
@@ -108,7 +108,7 @@ engine/metrics/classes.py: Accuracy.__init__ Confusion.__init__ Confusion._settl
     _classes_of*2
 engine/metrics/means.py: LoggedMeans.add
 engine/metrics/means.py: Mean.update
-engine/metrics/metric.py: as_metric taken
+engine/metrics/metric.py: as_metric take_parts
 engine/metrics/outputs.py: Pipes.__call__ Pipes.__init__ Pipes.end SaveOutputs.__init__
     per_sample*3
 engine/model/modules.py: modules_named
@@ -136,15 +136,15 @@ engine/rehearse/imagined_ranks.py: imagined_mesh
 
 [check --rehearse --layout]
 engine/loop/failed_step.py: explain_failure
-engine/parallel/data.py: _checked*4
+engine/parallel/data.py: _check_shareable*4
 engine/metrics/outputs.py: check_mergeable*2
 engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2
-engine/parallel/pipeline.py: Pipeline._called*2 Pipeline._loss Pipeline._uncalled Pipeline.join
-engine/parallel/pipeline_stages.py: _asked*3 _balanced _parts*3 pipeline_parts*2 split_model
-engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _roots _said*2
+engine/parallel/pipeline.py: Pipeline._hand_over*2 Pipeline._loss Pipeline._uncalled_error Pipeline.join
+engine/parallel/pipeline_stages.py: _find_starts*3 _balance_starts _parts*3 pipeline_parts*2 split_model
+engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _roots _blocks_named_by_model*2
     shard_model
 engine/parallel/pipeline_stages.py: sendable
-engine/parallel/tensor_parallel.py: _carried _check_counts _check_input _resolved*4 check_plan*2
+engine/parallel/tensor_parallel.py: _plan_of_transformers _check_counts _check_input _resolve_plan*4 check_plan*2
     plan_of
 
 [check --data]
@@ -196,7 +196,7 @@ engine/optim/scaled_optimizer_step.py: ScaledOptimizerStep.__init__
 
 [later]
 engine/callbacks/pipelines.py: run
-engine/data/source.py: Replayed._begun
+engine/data/source.py: Replayed._begin
 engine/data/streams/items.py: _LengthCursor.__next__*2
 engine/metrics/classes.py: Confusion.matrix
 engine/metrics/outputs.py: as_plain
