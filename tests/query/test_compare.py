@@ -165,6 +165,7 @@ def test_the_key_that_a_metric_depends_on_is_the_most_important() -> None:
 
     assert found.keys[0].key == "lr"
     assert found.keys[0].correlation == pytest.approx(1.0)
+    assert found.keys[0].forest is not None and found.explained is not None
     assert found.keys[0].forest > 0.8 > found.explained - 0.2
     assert "same" not in [each.key for each in found.keys]
     assert found == importances(

@@ -278,7 +278,7 @@ def _importance(search: Search, trials: Sequence[SearchTrial]) -> dict[str, floa
     }
     scores = [values[0] if (values := trial.values()) else None for trial in trials]
     found = importances(columns, scores)
-    return {each.key: each.forest for each in found.keys if each.forest == each.forest}
+    return {each.key: each.forest for each in found.keys if each.forest is not None}
 
 
 def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:

@@ -40,7 +40,7 @@ class ConfigRow:
     key: str
     value: str
     kind: Kind
-    origin: str = ""
+    origin: str
 
 
 def config_rows(run: RunView) -> list[ConfigRow]:

@@ -21,14 +21,14 @@ LEAST_LEAF = 3
 class Importance:
     """Influence of one key on a metric.
 
-    `correlation` is Spearman's, from -1 to 1; nan for a key that is no number. `forest` is the
-    share of the variance that a forest explains by this key, over all keys 1 at most; nan where
+    `correlation` is Spearman's, from -1 to 1; None for a key that is no number. `forest` is the
+    share of the variance that a forest explains by this key, over all keys 1 at most; None where
     there are too few runs.
     """
 
     key: str
-    correlation: float
-    forest: float
+    correlation: float | None
+    forest: float | None
     values: int
 
 
@@ -38,7 +38,7 @@ class Importances:
 
     keys: tuple[Importance, ...]
     runs: int
-    explained: float
+    explained: float | None
 
 
 def importances(
@@ -60,7 +60,7 @@ def importances(
         column = _column(key, [values[i] for i in places], target)
         if column is not None:
             encoded.append(column)
-    encoded.sort(key=lambda each: -abs(_or_zero(each.correlation)))
+    encoded.sort(key=lambda each: -abs(_none_for_nan(each.correlation) or 0.0))
     encoded = encoded[:MAX_KEYS]
     shares = np.full(len(encoded), math.nan)
     explained = math.nan
@@ -70,10 +70,10 @@ def importances(
         shares, explained = _forest(numbers, target, rng)
     found = []
     for column, share in zip(encoded, shares, strict=True):
-        correlation = column.correlation if column.is_numeric else math.nan
-        found.append(Importance(column.key, correlation, float(share), column.count))
+        correlation = _none_for_nan(column.correlation) if column.is_numeric else None
+        found.append(Importance(column.key, correlation, _none_for_nan(float(share)), column.count))
     found.sort(key=_order)
-    return Importances(tuple(found), len(target), float(explained))
+    return Importances(tuple(found), len(target), _none_for_nan(float(explained)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ def _number(value: Any) -> float:
 
 def _order(each: Importance) -> tuple[float, float, str]:
     """Return the key by which the most important column comes first."""
-    return -_or_zero(each.forest), -abs(_or_zero(each.correlation)), each.key
+    return -(each.forest or 0.0), -abs(each.correlation or 0.0), each.key
 
 
-def _or_zero(value: float) -> float:
-    return value if value == value else 0.0
+def _none_for_nan(value: float) -> float | None:
+    return value if value == value else None
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -30,6 +30,12 @@ class Model(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="strings", extra="forbid"
     )
+
+    @classmethod
+    def of(cls, source: object, **others: Any) -> Self:
+        """Return a model with the fields of `source` that have its names, and with `others`."""
+        names = cls.model_fields.keys() - others.keys()
+        return cls(**{name: getattr(source, name) for name in names}, **others)
 
 
 class ErrorBody(Model):

@@ -113,7 +113,7 @@ export function ParametersPage() {
 
 interface ViewsProps {
   facts: Schema["ValuesFacts"];
-  importance: Schema["ImportanceFacts"];
+  importance: Schema["Importances"];
   metric: string;
   /** Whether the runs call small values of the metric good. */
   isLow: boolean;
@@ -166,7 +166,7 @@ function valuesOf(facts: Schema["ValuesFacts"], name: string): Value[] {
 }
 
 interface ImportanceProps {
-  facts: Schema["ImportanceFacts"];
+  facts: Schema["Importances"];
   shown: string;
   onShow: (name: string) => void;
 }

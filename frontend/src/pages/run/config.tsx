@@ -12,7 +12,7 @@ import { useShared } from "../../state/site";
 import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
-type Row = Schema["ConfigLine"];
+type Row = Schema["ConfigRow"];
 
 const KINDS: Record<string, string> = {
   file: "",

@@ -63,20 +63,10 @@ def compare_runs(
     views, gone = _views(home, ids)
     found = compare(views, home.catalog)
     rows = home.catalog.rows([view.id for view in views])
-    return CompareFacts(
+    return CompareFacts.of(
+        found,
         runs=[line_of(rows[view.id]) for view in views if view.id in rows],
         gone=gone,
-        sentence=found.sentence,
-        config=found.config,
-        equal_config=found.equal_config,
-        environment=found.environment,
-        equal_environment=found.equal_environment,
-        code=found.code,
-        equal_code=found.equal_code,
-        code_missing=found.code_missing,
-        metrics=found.metrics,
-        partings=found.partings,
-        repeats=found.repeats,
         verdicts=[verdict_facts(each) for each in found.verdicts],
     )
 

@@ -11,7 +11,7 @@ from fastapi import Depends, Path, Query
 from pydantic import Field
 
 from assay.core.errors import AssayError, InputError
-from assay.query.importance import importances
+from assay.query.importance import Importances, importances
 from assay.query.inbox import Message, at_of
 from assay.store.known_projects import all_projects, lost_projects
 from assay.store.layout import scan_runs
@@ -105,22 +105,6 @@ class ValuesFacts(Model):
     total: int
 
 
-class ImportanceLine(Model):
-    """Importance of a config key for a metric; null where it is undefined."""
-
-    key: str
-    correlation: float | None
-    forest: float | None
-    values: int
-
-
-class ImportanceFacts(Model):
-    metric: str
-    keys: list[ImportanceLine]
-    runs: int
-    explained: float | None
-
-
 @router.get("/api/projects")
 def projects(site: SiteOf) -> list[ProjectLine]:
     """Return all projects of this user, the one of the server first; those that are gone last."""
@@ -197,21 +181,7 @@ def views(home: HomeOf) -> list[str]:
 def view(home: HomeOf, name: Name) -> ViewFacts:
     """Return a saved view."""
     found = read_view(home.project, name)
-    return ViewFacts(
-        name=found.name,
-        where=found.where,
-        sort=list(found.sort),
-        group=list(found.group),
-        columns=[
-            ColumnOfView(name=each.name, width=each.width, pinned=each.pinned)
-            for each in found.columns
-        ],
-        archived=found.archived,
-        tests=found.tests,
-        smooth=found.smooth,
-        x=found.x,
-        panels=found.panels,
-    )
+    return ViewFacts.of(found, columns=[ColumnOfView.of(each) for each in found.columns])
 
 
 @router.put("/api/views/{name}")
@@ -270,37 +240,19 @@ def _metric(
 @router.get("/api/importance")
 def importance(
     home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]
-) -> ImportanceFacts:
+) -> Importances:
     """Return the importance of each config key for a metric: rank correlation and random forest."""
     catalog = home.catalog
     keys = catalog.names().config
     if catalog.column(metric).field is None:
         raise InputError(f"No run has anything called `{metric}`.", fix="choose one of the metrics")
     columns = catalog.values(question, [*keys, metric])
-    found = importances(dict(zip(keys, columns[:-1], strict=True)), columns[-1])
-    return ImportanceFacts(
-        metric=metric,
-        keys=[
-            ImportanceLine(
-                key=each.key,
-                correlation=_null_for_nan(each.correlation),
-                forest=_null_for_nan(each.forest),
-                values=each.values,
-            )
-            for each in found.keys
-        ],
-        runs=found.runs,
-        explained=_null_for_nan(found.explained),
-    )
+    return importances(dict(zip(keys, columns[:-1], strict=True)), columns[-1])
 
 
 def _spell_for_plot(value: Any) -> Any:
     """Return a value as a scatter plot has it, which has no place for nan and infinities."""
     return value if not isinstance(value, float) or math.isfinite(value) else None
-
-
-def _null_for_nan(value: float) -> float | None:
-    return value if value == value else None
 
 
 def _began(folder: str) -> float | None:
@@ -316,19 +268,6 @@ def _began(folder: str) -> float | None:
 
 def _inbox(found: list[Message]) -> InboxFacts:
     return InboxFacts(
-        messages=[
-            MessageFacts(
-                id=each.id,
-                kind=each.kind,
-                at=each.at_ns / 1e9,
-                run=each.run,
-                tag=each.tag,
-                text=each.text,
-                detail=each.detail,
-                is_read=each.is_read,
-                is_bad=each.is_bad,
-            )
-            for each in found[:MAX_MESSAGES]
-        ],
+        messages=[MessageFacts.of(each, at=each.at_ns / 1e9) for each in found[:MAX_MESSAGES]],
         unread=sum(not each.is_read for each in found),
     )

@@ -126,16 +126,6 @@ class QueueAct(Model):
     before: Annotated[int, Field(ge=1, le=MAX_JOB)] | None = None
 
 
-class RerunLine(Model):
-    """One run that can be put in line again, with the code that it had; `refusal` says why not."""
-
-    run: str
-    tag: str
-    commit: str
-    is_dirty: bool
-    refusal: str
-
-
 class RerunPlan(Model):
     """Plan of putting runs in line again: the command, its folder, the device that each job needs.
 
@@ -148,7 +138,7 @@ class RerunPlan(Model):
     device: str
     dispatcher: int
     refusal: str
-    runs: list[RerunLine]
+    runs: list[Rerun]
 
 
 class RerunAct(Model):
@@ -199,17 +189,7 @@ def _plan(rules: Rules, home: Home, ids: list[str]) -> RerunPlan:
         device=device,
         dispatcher=dispatcher_pid(queue_dir()),
         refusal=queue_refusal(rules),
-        runs=[_rerun_line(each) for each in found],
-    )
-
-
-def _rerun_line(found: Rerun) -> RerunLine:
-    return RerunLine(
-        run=found.run,
-        tag=found.tag,
-        commit=found.commit,
-        is_dirty=found.is_dirty,
-        refusal=found.refusal,
+        runs=found,
     )
 
 

@@ -14,7 +14,7 @@ from assay.formats.run_file import IMPORTED, Attempt, Summary
 from assay.formats.verdict import Verdict
 from assay.query.diff import flat
 from assay.query.media_kind import Media
-from assay.query.rerun import commands_for, rerun_of
+from assay.query.rerun import Command, commands_for, rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import text_files
 from assay.record.readme import revision_of
@@ -146,11 +146,6 @@ class TextFacts(Model):
     size: int
 
 
-class NextCommand(Model):
-    line: str
-    purpose: str
-
-
 class ResultFacts(Model):
     """A result that is no curve; `edits` are later corrections, each with what was there before."""
 
@@ -192,7 +187,7 @@ class RunFacts(Model):
     left_out: list[str]
     git_commit: str
     git_dirty: bool
-    commands: list[NextCommand]
+    commands: list[Command]
     rerun_refusal: str
     problems: list[str]
 
@@ -236,7 +231,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         left_out=list(view.code.left_out),
         git_commit=view.code.git_commit,
         git_dirty=view.code.git_dirty,
-        commands=_commands(view),
+        commands=commands_for(view),
         rerun_refusal=rerun_of(view).refusal,
         problems=problems,
     )
@@ -275,23 +270,8 @@ def _texts(view: RunView) -> list[TextFacts]:
     return [TextFacts(name=each.name, size=each.size_bytes) for each in files]
 
 
-def _commands(view: RunView) -> list[NextCommand]:
-    commands = commands_for(view)
-    return [NextCommand(line=each.line, purpose=each.purpose) for each in commands]
-
-
 def _metric(name: str, summary: Summary) -> MetricFacts:
-    return MetricFacts(
-        name=name,
-        last=summary.last,
-        step=summary.step,
-        count=summary.count,
-        min=summary.min,
-        at_min=summary.at_min,
-        max=summary.max,
-        at_max=summary.at_max,
-        mean=summary.mean,
-    )
+    return MetricFacts.of(summary, name=name)
 
 
 def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
@@ -309,23 +289,13 @@ def _attempts(view: RunView) -> list[AttemptFacts]:
 
 def _attempt(view: RunView, attempt: Attempt, ends: list[Ended]) -> AttemptFacts:
     traceback = ends[attempt.number - 1].traceback if attempt.number <= len(ends) else ""
-    return AttemptFacts(
-        number=attempt.number,
+    return AttemptFacts.of(
+        attempt,
         started=attempt.started_ns / 1e9,
         ended=attempt.ended_ns / 1e9 if attempt.ended_ns is not None else None,
         duration=view.seconds_of(attempt),
-        status=attempt.status,
-        reason=attempt.reason,
         traceback=traceback,
-        from_step=attempt.from_step,
-        to_step=attempt.to_step,
         command=shlex.join(attempt.command),
-        host=attempt.host,
-        pid=attempt.pid,
-        devices=list(attempt.devices),
-        changed=list(attempt.changed),
-        changed_code=list(attempt.changed_code),
-        exactness=attempt.exactness,
         seeds=spell_for_page(dict(attempt.seeds)),
     )
 
@@ -333,28 +303,12 @@ def _attempt(view: RunView, attempt: Attempt, ends: list[Ended]) -> AttemptFacts
 def verdict_facts(verdict: Verdict) -> VerdictFacts:
     """Return a verdict as the page shows it."""
     first = verdict.difference
-    return VerdictFacts(
+    return VerdictFacts.of(
+        verdict,
         at=verdict.at_ns / 1e9,
-        question=verdict.question,
-        equal=verdict.equal,
         text=verdict.said,
-        runs=list(verdict.runs),
-        first_step=verdict.first_step,
-        last_step=verdict.last_step,
-        difference=None
-        if first is None
-        else DifferenceFacts(
-            step=first.step,
-            phase=first.phase,
-            module=first.module,
-            name=first.name,
-            op=first.op,
-            call=first.occurrence + 1,
-            left=first.left,
-            right=first.right,
-        ),
+        difference=first and DifferenceFacts.of(first, call=first.occurrence + 1),
         cause=verdict.cause or "",
-        note=verdict.note,
         changed=spell_for_page(to_plain(dict(verdict.changed_inputs))),
     )
 
@@ -401,13 +355,10 @@ def _artifact(view: RunView, artifact: Artifact) -> ArtifactFacts:
         media = media_of_blob(store, artifact.digest)
     except (OSError, KeyError):
         problem = "its content is not here"
-    return ArtifactFacts(
-        name=artifact.name,
-        digest=artifact.digest,
+    return ArtifactFacts.of(
+        artifact,
         size=artifact.size_bytes,
         at=artifact.at_ns / 1e9,
-        kind=artifact.kind,
-        step=artifact.step,
         media=media.kind,
         content_type=media.content_type,
         width=media.width,

@@ -10,7 +10,7 @@ from fastapi import Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from assay.core.errors import AssayError
-from assay.query.config_rows import config_files, config_rows
+from assay.query.config_rows import ConfigRow, config_files, config_rows
 from assay.query.diff import code_store, previous_run
 from assay.query.media_kind import HEAD_BYTES, Media, media_of
 from assay.query.run import RunView
@@ -35,16 +35,9 @@ MAX_CODE_BYTES = 2 << 20
 router = make_router()
 
 
-class ConfigLine(Model):
-    key: str
-    value: str
-    kind: str
-    origin: str
-
-
 class ConfigFacts(Model):
     text: str
-    rows: list[ConfigLine]
+    rows: list[ConfigRow]
     files: dict[str, str]
     problem: str
 
@@ -74,10 +67,7 @@ def config(home: HomeOf, run_id: RunId) -> ConfigFacts:
     rows = read_or(problems, lambda: config_rows(view), [])
     return ConfigFacts(
         text=view.config_text,
-        rows=[
-            ConfigLine(key=row.key, value=row.value, kind=row.kind, origin=row.origin)
-            for row in rows
-        ],
+        rows=rows,
         files=config_files(view),
         problem=" ".join(problems),
     )

@@ -12,7 +12,7 @@ from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked
-from assay.query.columns import COLUMNS, Column
+from assay.query.columns import COLUMNS
 from assay.query.curves import CurveView, draw, file_stamp
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
@@ -138,7 +138,7 @@ def runs(home: HomeOf, question: AskedOf) -> Response:
             version=home.catalog.version,
             total=page.total,
             runs=page.runs,
-            columns=[_head(column) for column in page.columns],
+            columns=list(map(ColumnHead.of, page.columns)),
             rows=[line_of(row.run, row.cells) for row in page.rows],
             groups=list(map(_group, page.groups, page.newest)),
             reading=home.catalog.reading,
@@ -282,10 +282,6 @@ def _step(row: RunRow) -> int:
     if row.written.status != "running":
         return row.written.step
     return max((each.step for each in row.summaries.values()), default=row.written.step)
-
-
-def _head(column: Column) -> ColumnHead:
-    return ColumnHead(name=column.name, kind=column.kind, statistic=column.statistic)
 
 
 def _group(group: RunGroup, newest: RunRow) -> GroupLine:

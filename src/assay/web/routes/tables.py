@@ -20,6 +20,7 @@ from assay.store.tables import (
     Cell,
     Link,
     ResultTable,
+    TableColumn,
     TableEdit,
     read_history,
     read_table,
@@ -67,12 +68,6 @@ class RowFacts(Model):
     cells: list[CellFacts]
 
 
-class ColumnFacts(Model):
-    key: str
-    title: str
-    best: str
-
-
 class TableFacts(Model):
     """A table with its links followed. `revision` changes with the file."""
 
@@ -80,7 +75,7 @@ class TableFacts(Model):
     title: str
     notes: str
     revision: str
-    columns: list[ColumnFacts]
+    columns: tuple[TableColumn, ...]
     rows: list[RowFacts]
     legend: list[str]
     stale: int
@@ -351,10 +346,7 @@ def _facts(home: Home, name: str) -> TableFacts:
         title=found.table.title or name,
         notes=found.table.notes,
         revision=revision,
-        columns=[
-            ColumnFacts(key=each.key, title=each.title, best=each.best)
-            for each in found.table.columns
-        ],
+        columns=found.table.columns,
         rows=[
             RowFacts(key=row.key, cells=[_cell(cell) for cell in row.cells]) for row in found.rows
         ],
@@ -370,32 +362,13 @@ def _announce(home: Home, watches: Any, name: str) -> TableFacts:
 
 def _cell(cell: ShownCell) -> CellFacts:
     link = cell.link
-    return CellFacts(
-        text=cell.text,
-        state=cell.state,
-        value=cell.value,
-        std=cell.std,
-        count=len(cell.samples),
-        runs=list(cell.runs),
-        left_out=dict(cell.left_out),
-        link=LinkFacts(value=link.value, runs=list(link.runs), where=link.where)
-        if link is not None
-        else None,
-        seen=cell.seen,
-        is_best=cell.is_best,
-        is_second=cell.is_second,
-        is_near=cell.is_near,
-        p=cell.p,
-    )
+    return CellFacts.of(cell, count=len(cell.samples), link=link and LinkFacts.of(link))
 
 
 def _edit(edit: TableEdit) -> EditFacts:
-    return EditFacts(
+    return EditFacts.of(
+        edit,
         at=edit.at_ns / 1e9,
-        who=edit.who,
-        what=edit.what,
-        row=edit.row,
-        column=edit.column,
         old=spell_for_page(to_plain(edit.old)),
         new=spell_for_page(to_plain(edit.new)),
     )
