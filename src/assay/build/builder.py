@@ -17,7 +17,7 @@ from assay.build.adapters import judge, scalar
 from assay.build.context import NOT_BY_NAME, ROLES, Context, context_here
 from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
-from assay.build.signatures import RESERVED, is_factory, mapping_given
+from assay.build.signatures import RESERVED, SOURCE, is_factory, mapping_given
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find
 from assay.config.resolver import Draws, draw, resolve, with_external_values
@@ -246,7 +246,9 @@ class _Builder:
             for key, item in node.items.items()
             if key not in RESERVED
         }
-        if is_factory(node):
+        source = known.get(SOURCE)
+        is_stage = source is not None and source.required and SOURCE not in kwargs and not args
+        if is_factory(node) or is_stage:
             return functools.partial(target, *args, **{**extra, **kwargs})
         return self.make(target, args, {**extra, **kwargs}, path, node.origin, name)
 

@@ -61,7 +61,9 @@ class Registry:
             )
             for names in (owner, self._process):
                 old = names.known.get((kind, name))
-                if old is not None and not _is_redefined(old.thing, thing):
+                # One file may be imported as `src.data` and as `data`.
+                is_same_place = old is not None and old.place == new.place
+                if old is not None and not is_same_place and not _is_redefined(old.thing, thing):
                     raise RegistryError(
                         f"{new} is registered twice.",
                         where=f"{old.place} and {new.place}",

@@ -46,6 +46,9 @@ from assay.core.errors import did_you_mean, nearest
 FACTORY = "_partial_"
 """Key of a call that is not made: `_partial_ = true` builds a factory with the arguments."""
 
+SOURCE = "datapipe"
+"""Required parameter that a chain fills with what is before: a call that lacks it is a factory."""
+
 RESERVED = ("type", "args", FACTORY)
 """Keys of a call that are no arguments."""
 
@@ -415,7 +418,7 @@ class _Check:
                     self.defaults.append(
                         Default(key=key, value=value, owner=str(table.target), origin=place)
                     )
-            elif self.is_whole and parameter.name not in meant:
+            elif self.is_whole and parameter.name not in meant and parameter.name != SOURCE:
                 message = f"`{table.target}` needs `{parameter.name}`"
                 fix = f"write `{parameter.name} = ...` in [{dotted(path)}]"
                 if schema.section(parameter.name) is not None:

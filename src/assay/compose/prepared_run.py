@@ -393,7 +393,8 @@ def _build_schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str
         if name:
             # A scheduler of torch asks for it by this name.
             scope.context.set("optimizer", optimizers[name])
-        schedules[name] = scope.build_at(path)
+        built = scope.build_at(path)
+        schedules[name] = getattr(built, "lr_sched", built)  # of a wrapper, as alchemy has
     return schedules
 
 
@@ -409,7 +410,7 @@ def _build_optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
     from assay.build.builder import problem_of
     from assay.build.targets import find as find_target
     from assay.engine.checkpoint.optimizer_state import may_fuse
-    from assay.engine.optim.groups import Groups
+    from assay.engine.optim.groups import Groups, unwrap_optimizer
 
     node = get_at(scope.root, path)
     written = node.items if isinstance(node, Table) else {}
@@ -420,7 +421,7 @@ def _build_optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
         extra = {"fused": True} if may_fuse(kind, model, written) else {}
     if path[1:] and "params" not in written:
         extra["params"] = _parameters_of(model, str(path[1]), str(node.origin if node else ""))
-    optimizer = scope.build_at(path, **extra)
+    optimizer = unwrap_optimizer(scope.build_at(path, **extra))
     if isinstance(params := written.get("params"), Table):
         groups = scope.build_at((*path, "params"))  # built above: the same again
         if isinstance(groups, Groups):

@@ -45,6 +45,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             WarmupCosineAnnealingLR WarmupCosineLR WarmupExponentialLR WarmupMultiStepLR
             WarmupPolynomialLR WarmupStepLR
         """,
+        "assay.compat.alchemy.model": "DefaultBackwardHandler make_process",
+        "assay.compat.alchemy.accelerate": "AccelerateSetup",
         "assay.compat.alchemy.plugins": """
             Backup BasicSetup DisplayRunningInfo FileLogger Seeding TensorboardLogger
         """,

@@ -68,7 +68,13 @@ def translate(root: Table) -> tuple[Table, list[Problem]]:
         own, further = translate_libai(own)
         notes += further
     calls = _find_older_calls(own)
-    aliases = [*EVERYWHERE, *(OF_ALCHEMY if _names_alchemy(own, calls) else ())]
+    aliases = list(EVERYWHERE)
+    if _names_alchemy(own, calls):
+        from assay.config.older_systems.alchemy_configs import translate_alchemy
+
+        own, further = translate_alchemy(own)
+        notes += further
+        aliases = [*OF_ALCHEMY, *aliases]  # what they make may have an alias of torch's
     root = _name_runner(_keep_larger_length(own))
     for alias in aliases:
         node = get_at(root, alias.path)
@@ -291,10 +297,10 @@ def _name_runner(root: Table) -> Table:
     """Return `root` with the runner of an older system as `train` or `test`."""
     runner = root.items.get("runner")
     older = older_name(str(runner.value)) if isinstance(runner, Leaf) else None
-    if runner is None or older is None:
+    if runner is None or older is None or not older.runner:
         return root
     origin = root.key_origin("runner")
-    return set_at(root, ("runner",), Leaf(older.target, runner.origin), origin)
+    return set_at(root, ("runner",), Leaf(older.runner, runner.origin), origin)
 
 
 def _find_older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:

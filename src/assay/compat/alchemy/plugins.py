@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from assay.compat.alchemy.registrable import Registrable
 from assay.compat.alchemy.symbols import sym_tbl
 from assay.config import dump
 from assay.config.loading import Config
@@ -35,7 +36,7 @@ __all__ = [
 _PACKAGE = str(Path(__file__).parents[2])
 
 
-class _RunPlugin:
+class RunnerPlugin(Registrable):
     """Plugin that does its work when the run begins; `recorder` is None without a record."""
 
     def __enter__(self) -> None:
@@ -61,7 +62,7 @@ class _RunPlugin:
         return found if isinstance(found, RunRecorder) else None
 
 
-class BasicSetup(_RunPlugin):
+class BasicSetup(RunnerPlugin):
     """Shows the log lines of your own code on the console, with tag, time, level and place.
 
     The rest of alchemy's set-up is done by `--debug`: CUDA_LAUNCH_BLOCKING, and DEBUG in the logs.
@@ -86,7 +87,7 @@ class BasicSetup(_RunPlugin):
             logging.getLogger(LOGGER).removeHandler(self._handler)
 
 
-class FileLogger(_RunPlugin):
+class FileLogger(RunnerPlugin):
     """Lays out the record as alchemy does; `--no-file` leaves it out.
 
     `log_dir` gets a link to the record, under the name of the record. The record gets `cfg.toml`
@@ -126,7 +127,7 @@ class FileLogger(_RunPlugin):
                 _link(recorder.folder.path / LINKS_TO_CHECKPOINTS / name, target)
 
 
-class Backup(_RunPlugin):
+class Backup(RunnerPlugin):
     """Copies files and folders of the working directory into `backup/` of the record.
 
     By the rules of the code snapshot: no ignored, large or secret files, no secrets in the others.
@@ -160,7 +161,7 @@ class TensorboardLogger(TensorBoard):
         super().__init__()
 
 
-class Seeding(_RunPlugin):
+class Seeding(RunnerPlugin):
     """Seeds the run: its arguments set `seed` and `train.deterministic` of the config.
 
     A config that has these keys itself keeps its own values. The seed of Python's hashes is none
@@ -172,7 +173,7 @@ class Seeding(_RunPlugin):
         self.use_deterministic_algorithms = use_deterministic_algorithms
 
 
-class DisplayRunningInfo(_RunPlugin):
+class DisplayRunningInfo(RunnerPlugin):
     """Prints tag, devices, versions and config at the start of the run."""
 
     def begin(self) -> None:

@@ -53,9 +53,10 @@ class TrainSched:
     the one that ends.
     """
 
-    def __init__(self, state: Any, ending: str = "") -> None:
+    def __init__(self, state: Any, ending: str = "", wrapper: Any = None) -> None:
         self._state = state
         self._ending = ending
+        self._wrapper = wrapper
 
     @property
     def cur_epoch(self) -> int:
@@ -65,7 +66,12 @@ class TrainSched:
     def cur_step(self) -> int:
         return int(self._state.step) - (self._ending in ("epoch", "step"))
 
+    def step_lr(self) -> None:
+        """Do nothing: the run sets the learning rate of each step."""
+
     def __getattr__(self, name: str) -> Any:
+        if self._wrapper is not None and not hasattr(self._state, name):
+            return getattr(self._wrapper, name)
         return getattr(self._state, name)
 
 
@@ -179,12 +185,14 @@ class SymbolTable:
 
     @property
     def optimizer(self) -> Any:
-        return self._member("optimizer")
+        wrapper = self.try_get("optimizer_wrapper")
+        return self._member("optimizer") if wrapper is None else wrapper
 
     @property
     def train_sched(self) -> TrainSched:
         """State of the training, with `cur_epoch` and `cur_step`."""
-        return TrainSched(self._member("state"), self.try_get(ENDING, ""))
+        wrapper = self.try_get("sched_wrapper")
+        return TrainSched(self._member("state"), self.try_get(ENDING, ""), wrapper)
 
     @property
     def cfg(self) -> Mapping[str, Any]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
 from assay.config.params import Params
+
+COUNTERS = ("eidx", "idx", "global_step")
+"""Parameters that a trainer counts: the epoch from 1, its step and that of the run from 0."""
 
 
 class PermissiveParams(Params):
@@ -19,6 +22,16 @@ class PermissiveParams(Params):
     ) -> Self:
         """Change values from the command line; a new name is declared, with a warning."""
         return super().from_args(argv, unknown=unknown)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counters, which a training changes and its checkpoints keep."""
+        return {name: self[name] for name in COUNTERS if name in self}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Set the counters that are here."""
+        for name, count in state.items():
+            if name in self:
+                self[name] = count
 
 
 PermissiveParams.__name__ = "Params"  # the name with which it prints itself

@@ -5,18 +5,18 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from assay.compat.recorded import add_checkpoints, train_recorded
+from assay.compat.thexp.params import PermissiveParams
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
-from assay.core.signals import stopping
-from assay.engine import Engine, Evaluate, Save, Saver, State
+from assay.engine import Engine, Evaluate, State
 from assay.engine.metrics.metric import Metric
 from assay.plugins.tensorboard import TensorBoard
 from assay.record.logger import Logger
@@ -95,24 +95,22 @@ class Trainer:
             device=getattr(self.params, "device", "cpu"),
             recorder=self.recorder,
         )
-        for event in (Event.EPOCH_BEGIN, Event.STEP_BEGIN):
-            self.engine.bus.add(Handler(event=event, fn=self._count, priority=-1))
-        self.engine.bus.add(Handler(event=Event.RUN_END, fn=self._count_end, priority=-1))
+        if isinstance(self.params, PermissiveParams):
+            self.engine.keep(self.params)
+            for event in (Event.EPOCH_BEGIN, Event.STEP_BEGIN):
+                self.engine.bus.add(Handler(event=event, fn=self._count, priority=-1))
+            self.engine.bus.add(Handler(event=Event.RUN_END, fn=self._count_end, priority=-1))
         for callback in self.callbacks:
             self.engine.bus.extend(callback.handlers())
         return self.engine
 
     def _count(self, state: State) -> None:
         """Set the counters of the parameters as `train_batch` gets them."""
-        self._set_counters(eidx=state.epoch + 1, idx=state.epoch_step, global_step=state.step)
+        counts = {"eidx": state.epoch + 1, "idx": state.epoch_step, "global_step": state.step}
+        self.params.load_state_dict(counts)
 
     def _count_end(self, state: State) -> None:
-        self._set_counters(global_step=state.step)
-
-    def _set_counters(self, **counts: int) -> None:
-        for name, count in counts.items():
-            if hasattr(self.params, name):
-                setattr(self.params, name, count)
+        self.params.load_state_dict({"global_step": state.step})
 
     def initial_exp(self, folder: str | os.PathLike[str]) -> None:
         """Begin the record in the project `folder`, which is made, then set up the trainer."""
@@ -129,9 +127,8 @@ class Trainer:
         self.recorder = self.run
         self.initial()
         engine = self.make_engine()
-        if self.run.folder is not None:
-            saver = Saver(self.run.folder.checkpoints)
-            engine.bus.extend(Save(saver).handlers())
+        saver = add_checkpoints(engine, self.run)
+        if saver is not None:
             self.board = TensorBoard()
             self.run.attach(self.board)
             engine.bus.extend(self.board.handlers())
@@ -144,19 +141,12 @@ class Trainer:
         """
         if self.run is None or self.engine is None:
             return self._train()
-        stop = self.engine.state.stop
         try:
-            with self.run, stopping(stop, say=_say):
-                state = self._train()
-                if stop.interrupts:
-                    self.run.finish("stopped", stop.reason)
+            return train_recorded(self.engine, self.run)
         finally:
             for callback in self.callbacks:
                 if callback.enabled:
                     callback.on_record_end(self)
-        if stop.interrupts and stop.signal:
-            raise SystemExit(128 + stop.signal)
-        return state
 
     def _train(self) -> State:
         if not self.loaders:
@@ -237,6 +227,7 @@ class _Call:
 
     def __init__(self, callback: Callback, name: str, split: str) -> None:
         self.key = callback, name
+        self.__self__ = callback  # whose state, if it has one, the checkpoints keep
         self.split = split
 
     def __call__(self, state: State) -> None:
@@ -351,10 +342,6 @@ def _clock(seconds: float) -> str:
     """
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _file_of(kind: type) -> str:

@@ -48,7 +48,7 @@ OF_TORCH: Sequence[Alias] = tuple(
         new=f"data.{split}.{new}",
         note="the name in torch",
     )
-    for split in ("train", "valid", "test")
+    for split in ("train", "valid", "dev", "test")
     for old, new in (
         ("dataset", "source"),
         ("num_workers", "workers"),

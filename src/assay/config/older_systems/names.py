@@ -38,12 +38,14 @@ class OlderName:
     """Name of an older system: its target here, and how the same is said here.
 
     `keys` are arguments that set a key of the config: `{"seed": "seed"}`. With `is_module` the
-    target is a module that stands for a whole one, with all that lies in it.
+    target is a module that stands for a whole one, with all that lies in it. `runner` is the value
+    of that key here, where the name is a runner.
     """
 
     target: str
     instead: str = ""
     is_module: bool = False
+    runner: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from assay.config.older_systems.names import OlderName
@@ -26,29 +26,52 @@ _PLUGINS = {
     "BasicSetup": "nothing is needed: every run logs, and `--debug` sets the rest",
     "FileLogger": "nothing is needed: every run has a record; `--no-file` leaves it out",
     "Backup": "nothing is needed: every record has a snapshot of the code",
+    "RunnerPlugin": "any class with `__enter__` and `__exit__`",
     "TensorboardLogger": '{ type = "assay.plugins.TensorBoard" }',
     "DisplayRunningInfo": "nothing is needed: every log begins with versions and devices",
 }
 _RUNNERS = {
-    "alchemy.runner.AlchemyRunner": "train",
-    "alchemy.runner.Trainer": "train",
-    "alchemy.runner.Tester": "test",
-    "alchemy.runner.AlchemyTester": "test",
-    "alchemy.runner.ALchemyTester": "test",  # as the README of alchemy writes it
+    "AlchemyRunner": ("AlchemyRunner", "train"),
+    "Trainer": ("AlchemyRunner", "train"),
+    "Tester": ("AlchemyTester", "test"),
+    "AlchemyTester": ("AlchemyTester", "test"),
+    "ALchemyTester": ("AlchemyTester", "test"),  # as the README of alchemy writes it
 }
-_CODE = {
-    "AlchemyTask": ("task.AlchemyTask", "`assay.engine.Task` with `dataset(split)`"),
-    "SchedPipeline": ("pipelines.SchedPipeline", "`assay.engine.Pipelines`, or `@on(...)`"),
-    "BeginEpochPipeline": ("pipelines.BeginEpochPipeline", "`assay.engine.Pipelines`"),
-    "EndEpochPipeline": ("pipelines.EndEpochPipeline", "`assay.engine.Pipelines`"),
-    "BeginStepPipeline": ("pipelines.BeginStepPipeline", "`assay.engine.Pipelines`"),
-    "EndStepPipeline": ("pipelines.EndStepPipeline", "`assay.engine.Pipelines`"),
-    "evaluate": ("pipelines.evaluate", "[evaluate] every and splits"),
-    "sym_tbl": ("symbols.sym_tbl", "`current` of assay.build, or a parameter named `model`"),
-    "logger": ("pipelines.logger", '`logging.getLogger("assay")`'),
-    "run": ("runner.run", "`assay.run`"),
-    "prepare_cfg": ("runner.prepare_cfg", "`assay.config.load`"),
+"""Name of a runner -> its class, and the value of `runner` in a config."""
+
+_PIPELINES = "`assay.engine.Pipelines`"
+_CODE: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "Registrable": ("registrable", "`assay.build.register`", ()),
+    "AlchemyTask": ("task", "`assay.engine.Task` with `dataset(split)`", ("task",)),
+    "AlchemyModel": ("model", "`assay.engine.ModelWrapper`, or a process", ("model",)),
+    "BackwardHandler": ("model", "`assay.engine.OptimizerStep`", ("model", "backward")),
+    "DefaultBackwardHandler": ("model", "`[backward]`, `[train]`", ("model", "backward")),
+    "AlchemyOptimizer": ("optim", "[optimizer] with a class of torch", ("optim",)),
+    "AlchemyTrainScheduler": ("optim", "[schedule], and `state` for counters", ("sched",)),
+    "DataPipeline": ("pipelines", "a function of an iterator", ("pipeline",)),
+    "OutputPipeline": ("pipelines", "`evaluate.pipes`", ("pipeline", "pipeline.output")),
+    "EvalPipeline": ("pipelines", "`evaluate.pipes`", ("pipeline", "pipeline.eval")),
+    "SchedPipeline": ("pipelines", f"{_PIPELINES}, or `@on(...)`", ("pipeline", "sched")),
+    "BeginEpochPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
+    "EndEpochPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
+    "BeginStepPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
+    "EndStepPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
+    "evaluate": ("pipelines", "[evaluate] every and splits", ()),
+    "sym_tbl": ("symbols", "`current` of assay.build, or a parameter named `model`", ("symbols",)),
+    "logger": ("pipelines", '`logging.getLogger("assay")`', ()),
+    "run": ("runner", "`assay.run`", ()),
+    "prepare_cfg": ("runner", "`assay.config.load`", ()),
+    "filter_optional_cfg": ("optional_config", "`assay run --explain-defaults`", ("util",)),
 }
+"""Name -> its module here, how it is said here, and modules of alchemy that have it too."""
+
+_ACCELERATE = {
+    "Accelerator": ("Accelerator", "`assay run --nproc 2`"),
+    "BasicSetup": ("AccelerateSetup", "nothing is needed"),
+    "AccelerateOptimizer": ("AccelerateOptimizer", "[optimizer], and `train.clip_norm`"),
+    "AccelerateBackwardHandler": ("AccelerateBackwardHandler", "nothing is needed"),
+}
+"""Name in `alchemy.util.ddp.accelerate` -> its name here, and how it is said here."""
 
 ALCHEMY: Mapping[str, OlderName] = {
     **{
@@ -56,6 +79,14 @@ ALCHEMY: Mapping[str, OlderName] = {
             target=f"{_OF_ALCHEMY}.plugins.{name}", instead=instead
         )
         for name, instead in _PLUGINS.items()
+    },
+    **{
+        f"alchemy.{name}": OlderName(target=f"{_OF_ALCHEMY}.{place}.{name}", instead=instead)
+        for name, place, instead in (
+            ("RunnerPlugin", "plugins", _PLUGINS["RunnerPlugin"]),
+            ("AlchemyRunner", "runner", 'runner = "train"'),
+            ("AlchemyTester", "runner", 'runner = "test"'),
+        )
     },
     "alchemy.plugins.Seeding": OlderName(
         target=f"{_OF_ALCHEMY}.plugins.Seeding",
@@ -87,15 +118,24 @@ ALCHEMY: Mapping[str, OlderName] = {
     **_alike("alchemy.pipeline.output", "assay.engine", {"Collect": "Collect"}),
     **_alike("alchemy.sched", "assay.engine", {"NoamScheduler": "Noam"}),
     **{
-        name: OlderName(target=runner, instead=f'runner = "{runner}"')
-        for name, runner in _RUNNERS.items()
+        f"alchemy.runner.{name}": OlderName(
+            target=f"{_OF_ALCHEMY}.runner.{kind}", instead=f'runner = "{runner}"', runner=runner
+        )
+        for name, (kind, runner) in _RUNNERS.items()
     },
     **{
-        f"alchemy.{name}": OlderName(target=f"{_OF_ALCHEMY}.{target}", instead=instead)
-        for name, (target, instead) in _CODE.items()
+        f"alchemy.{place}{name}": OlderName(target=f"{_OF_ALCHEMY}.{home}.{name}", instead=instead)
+        for name, (home, instead, modules) in _CODE.items()
+        for place in ("", *(f"{module}." for module in modules))
+    },
+    **{
+        f"alchemy.util.ddp.accelerate.{name}": OlderName(
+            target=f"{_OF_ALCHEMY}.accelerate.{here}", instead=instead
+        )
+        for name, (here, instead) in _ACCELERATE.items()
     },
 }
-"""Names of alchemy. Of a runner the target is the value of `runner` in a config."""
+"""Names of alchemy."""
 
 
 # --- flame, and the package `injector` that it builds on ------------------------------------------
@@ -112,7 +152,7 @@ _FLAMES_TYPES = (
     *("Model", "Criterion", "Optimizer", "Scheduler", "Device", "State"),
     *("TrainLoader", "ValLoader", "TestLoader"),
 )
-_FLAMES_ENGINE = {"State": "State", "Engine": "Engine", "BaseProcess": "Process"}
+_FLAMES_ENGINE = {"State": "State", "BaseProcess": "Process"}
 
 FLAME: Mapping[str, OlderName] = {
     **{
@@ -129,6 +169,10 @@ FLAME: Mapping[str, OlderName] = {
         f"flame.{name}": OlderName(target=f"assay.engine.{here}", instead=f"`assay.engine.{here}`")
         for name, here in _FLAMES_ENGINE.items()
     },
+    "flame.Engine": OlderName(
+        target="assay.compat.recorded.RecordedEngine",
+        instead="`assay.engine.Engine` with the recorder of `assay.start`",
+    ),
 }
 
 # --- a text of 2021 -------------------------------------------------------------------------------
@@ -292,7 +336,10 @@ _THEXPS = {
     "Reporter": (f"{_OF_THEXP}.report.Reporter", "`assay summary`, `assay ui`"),
 }
 _THEXPS_PLACES = {
-    "thexp": "Params BaseParams Meter AvgMeter Logger Saver Trainer Experiment globs",
+    "thexp": (
+        "Params BaseParams Meter AvgMeter Logger RndManager Saver Experiment ExperimentViewer"
+        " Trainer Reporter globs Callback EvalCallback LoggerCallback AutoReport"
+    ),
     "thexp.frame": (
         "Params BaseParams Meter AvgMeter Logger RndManager Saver Experiment ExperimentViewer"
         " Trainer Reporter globs"
@@ -308,12 +355,26 @@ _THEXPS_PLACES = {
     "thexp.frame.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
     "thexp.callbacks": "Callback EvalCallback LoggerCallback AutoReport",
 }
+_CALCULATE = {
+    "accuracy": {"classify": "`assay.engine.Accuracy`"},
+    "schedule": dict.fromkeys(
+        ("rampup", "sigmoid_rampup", "linear_rampup", "cosine_rampdown"), "`assay.engine.Ramp`"
+    ),
+}
 
 THEXP: Mapping[str, OlderName] = {
     **{
         f"{place}.{name}": OlderName(target=_THEXPS[name][0], instead=_THEXPS[name][1])
         for place, names in _THEXPS_PLACES.items()
         for name in names.split()
+    },
+    **{
+        f"thexp.calculate.{place}{name}": OlderName(
+            target=f"{_OF_THEXP}.calculate.{name}", instead=instead
+        )
+        for module, names in _CALCULATE.items()
+        for name, instead in names.items()
+        for place in ("", f"{module}.")
     },
     "thexp.utils.random": OlderName(
         target=f"{_OF_THEXP}.random_state",

@@ -207,3 +207,8 @@ def _kinds(model: nn.Module) -> dict[int, frozenset[str]]:
             own = of_module | {"bias"} if "bias" in name else of_module
             kinds[id(parameter)] = kinds.get(id(parameter), frozenset()) | own
     return kinds
+
+
+def unwrap_optimizer(thing: Any) -> Any:
+    """Return the optimizer of a wrapper that has one as `optimizer`; anything else as it is."""
+    return thing if isinstance(thing, Optimizer) else getattr(thing, "optimizer", thing)

@@ -1,0 +1,89 @@
+"""Translation of places in a config of alchemy that are more than another name of a key."""
+
+from __future__ import annotations
+
+import re
+
+from assay.config.tree import KeyPath, List, Node, Table, delete_at, from_plain, get_at, set_at
+from assay.core.diagnostics import Problem
+
+_MOMENT = re.compile(r"((?:begin|end)_(?:epoch|step))(?:_?pipelines?|_?pipes?)?")
+_OUTPUT_PIPES = (("task", "outputpipes"), ("model", "outputpipes"))
+_EVAL_PIPES = ("task", "evalpipes")
+_PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
+"""Process of a model that says itself how it is trained."""
+
+
+def translate_alchemy(root: Table) -> tuple[Table, list[Problem]]:
+    """Return a config of alchemy with the parts that have another place here, and notes."""
+    notes: list[Problem] = []
+    for moves in (_move_timed_pipelines, _move_output_pipes, _move_handler, _add_process):
+        root = moves(root, notes)
+    return root, notes
+
+
+def _move_timed_pipelines(root: Table, notes: list[Problem]) -> Table:
+    """Make the pipelines of [sched], as `end_epoch = [...]`, a plugin."""
+    sched = root.items.get("sched")
+    if not isinstance(sched, Table):
+        return root
+    plugin: Table | None = None
+    for name, node in sched.items.items():
+        moment = _MOMENT.fullmatch(name)
+        if moment is None:
+            continue
+        if plugin is None:
+            made = from_plain({"type": "assay.engine.Pipelines"}, sched.key_origin(name))
+            assert isinstance(made, Table)
+            plugin = made
+        plugin = set_at(plugin, (moment[1],), node, sched.key_origin(name))
+        root = delete_at(root, ("sched", name))
+        notes.append(_note(f"sched.{name}", f"`{moment[1]}` of a plugin", node))
+    if plugin is None:
+        return root
+    left = root.items["sched"]
+    if isinstance(left, Table) and not left.items:
+        root = delete_at(root, ("sched",))
+    given = root.items.get("plugins")
+    before = given.items if isinstance(given, List) else ()
+    if given is not None and not isinstance(given, List):
+        return root  # the check reports it
+    return set_at(root, ("plugins",), List((*before, plugin), plugin.origin), plugin.origin)
+
+
+def _move_output_pipes(root: Table, notes: list[Problem]) -> Table:
+    """Put the pipes of outputs before those of an evaluation."""
+    for path in _OUTPUT_PIPES:
+        pipes = get_at(root, path)
+        if not isinstance(pipes, List):
+            continue
+        root = delete_at(root, path)
+        later = get_at(root, _EVAL_PIPES)
+        row = (*pipes.items, *(later.items if isinstance(later, List) else ()))
+        root = set_at(root, _EVAL_PIPES, List(row, pipes.origin), pipes.origin)
+        notes.append(_note(".".join(map(str, path)), "the first of `evaluate.pipes`", pipes))
+    return root
+
+
+def _move_handler(root: Table, notes: list[Problem]) -> Table:
+    """Make `model.backward_cfg` the section [backward]."""
+    path: KeyPath = ("model", "backward_cfg")
+    handler = get_at(root, path)
+    if handler is None or "backward" in root.items:
+        return root
+    notes.append(_note("model.backward_cfg", "[backward]", handler))
+    return set_at(delete_at(root, path), ("backward",), handler, handler.origin)
+
+
+def _add_process(root: Table, notes: list[Problem]) -> Table:
+    """Let the model say how it is trained, where no [process] does."""
+    model = root.items.get("model")
+    is_of_torch = isinstance(model, Table) and str(model.target).startswith("torch.")
+    if not isinstance(model, Table) or "process" in root.items or is_of_torch:
+        return root
+    return set_at(root, ("process",), from_plain(_PROCESS, model.origin), model.origin)
+
+
+def _note(key: str, here: str, node: Node) -> Problem:
+    message = f"`{key}` is {here} here"
+    return Problem(kind="alias", severity="note", message=message, origin=node.origin, key=key)
