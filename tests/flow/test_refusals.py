@@ -120,17 +120,17 @@ engine/optim/clip.py: _checked
 engine/optim/criterion_call.py: CriterionCall.__init__ _Binder._ambiguous _Binder._asked_for
     _Binder._missing _Binder._unused
 engine/optim/criterion_misfit.py: blame_dtype
+engine/optim/gradients.py: Gradients._add_named Gradients.begin _two_kinds
 engine/optim/groups.py: Groups.__init__ Groups.check _read*4 _refuse_unfit _texts
-engine/optim/losses.py: check_loss
+engine/optim/losses.py: check_loss check_names*2 sum_losses
 engine/optim/multi_optimizer_step.py: MultiOptimizerStep.__call__*4 MultiOptimizerStep.__init__*3
     _as_part _refuse_shared
-engine/optim/optimizer_step.py: OptimizerStep._add_named OptimizerStep._check_reach*2
+engine/optim/optimizer_step.py: OptimizerStep._check_reach*2
 engine/optim/reductions.py: _unknown
 engine/optim/schedules.py: LearningRate._in_epochs LearningRate.walk Noam.__init__
     TorchSchedule.__init__ TorchSchedule._advance TorchSchedule.check_length
     WarmupMultiStep.__init__ WarmupPoly.__init__ WarmupStep.__init__ _Warmup.__init__*4
     _Warmup._known _Warmup.check_length _applicable*2 _refuse_non_finite
-engine/optim/window_losses.py: WindowLosses.begin _two_kinds check_names*2 read_losses
 engine/rehearse/fake.py: Fakes.__init__
 engine/rehearse/imagined_ranks.py: imagined_mesh
 
@@ -172,7 +172,7 @@ engine/parallel/nodes.py: check_shared nodes_of*3
 engine/parallel/process_group.py: device_of_rank world
 
 [ranks]
-engine/optim/gradients.py: Gradients.all_reduce_
+engine/optim/gradients.py: Gradients._all_reduce_
 engine/parallel/distributed_group.py: DistributedGroup.all_reduce_losses
 engine/parallel/tensor_parallel.py: GradientAgreement.check
 engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_

@@ -16,7 +16,7 @@ from assay.core.facts import Warned
 from assay.engine import Engine, Loader, MultiOptimizerStep, OptimizerStep, Supervised
 from assay.engine.loop.process import Process
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.optim.losses import WeighedMean
+from assay.engine.optim.losses import WeightedLoss
 from engine.toys import same_bits, weights_of
 
 IGNORED = -100
@@ -56,7 +56,7 @@ def _pair_of_numbers(model: nn.Module, batch: Any) -> Any:
 
 def _weighed(model: nn.Module, batch: Any) -> Any:
     total, weight = summed(model, batch)
-    return WeighedMean(total / weight, weight)
+    return WeightedLoss(total / weight, weight)
 
 
 def _named(model: nn.Module, batch: Any) -> Any:

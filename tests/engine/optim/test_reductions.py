@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, Supervised, evaluate
-from assay.engine.optim.losses import WeighedMean
+from assay.engine.optim.losses import WeightedLoss
 from assay.engine.optim.reductions import Reductions
 from engine.toys import net, points, same_bits, weights_of
 
@@ -110,8 +110,8 @@ def test_a_mean_over_nothing_is_a_sum_of_nothing_and_gives_no_gradient() -> None
     for how in ({}, {"label_smoothing": 0.1}, {"weight": torch.ones(3)}):
         with Reductions(4) as watch:
             loss = F.cross_entropy(scores, torch.full((4,), -100), **how)
-        weighed = watch.weighed(loss, None)
-        assert loss.isnan() and isinstance(weighed, WeighedMean)
+        weighed = watch.weigh(loss, None)
+        assert loss.isnan() and isinstance(weighed, WeightedLoss)
 
         (gradient,) = torch.autograd.grad(weighed.share(4), scores)
 
@@ -240,7 +240,7 @@ def test_whatever_is_ignored_where_the_sum_of_the_parts_is_the_whole(
     for rows, part in zip(scores.split([len(part) for part in parts]), parts, strict=True):
         with Reductions(len(part)) as watch:
             loss = F.cross_entropy(rows, torch.tensor(part), ONE * 2, label_smoothing=0.1)
-        weighed = watch.weighed(loss, None)
+        weighed = watch.weigh(loss, None)
         pairs.append((weighed.share(len(target)), weighed.weight))
 
     total, weight = (torch.stack([pair[i] for pair in pairs]).sum() for i in (0, 1))
@@ -252,8 +252,8 @@ def test_whatever_is_ignored_where_the_sum_of_the_parts_is_the_whole(
 def test_a_mean_over_all_of_its_samples_is_itself_to_the_last_bit() -> None:
     mean = torch.tensor(1 / 3)
 
-    assert same_bits(WeighedMean(mean, torch.tensor(7)).share(7), mean)
-    assert same_bits(WeighedMean(mean, 7).share(7), mean)
+    assert same_bits(WeightedLoss(mean, torch.tensor(7)).share(7), mean)
+    assert same_bits(WeightedLoss(mean, 7).share(7), mean)
 
 
 def test_micro_batches_of_which_nothing_is_ignored_are_weighted_to_the_bits_of_plain_means() -> (

@@ -28,7 +28,7 @@ from assay.engine.optim.criterion_call import (
     criterion_call,
 )
 from assay.engine.optim.criterion_misfit import misfit
-from assay.engine.optim.losses import Losses, detached
+from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
@@ -219,11 +219,11 @@ class Supervised(Process):
             return None, self._output(pred, target)  # type: ignore[return-value]
         if is_training and not self.backward.needs_weights:
             loss = self._loss(pred, target, batch)
-            return loss, {**self._output(pred, target), "loss": detached(loss)}
+            return loss, {**self._output(pred, target), "loss": detach_loss(loss)}
         with Reductions(size_of(batch)) as watch:
             mean = self._loss(pred, target, batch)
-        loss = watch.weighed(mean, self.criterion, self.reduction)
-        return loss, {**self._output(pred, target), **watch.reported(mean, loss)}
+        loss = watch.weigh(mean, self.criterion, self.reduction)
+        return loss, {**self._output(pred, target), **watch.report(mean, loss)}
 
     def inference_step(self, batch: Any) -> Any:
         if self._input is not None:

@@ -1,16 +1,17 @@
-"""Losses of a process: one or several by name, as means or as (sum, weight) pairs."""
+"""Losses: a loss is a sum and a weight. Of one micro-batch, and added up over a window."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from assay.core.errors import InputError
-from assay.engine.numerics.deferred import Slot
+from assay.core.errors import InputError, did_you_mean
+from assay.engine.numerics.deferred import DeferredNumbers, Slot
 
 LOSS = "loss"
 """The name of the loss in the output of a process; `loss_weight` beside it is what divided it,
@@ -18,17 +19,38 @@ None for a sum."""
 
 
 @dataclass(frozen=True, slots=True)
-class WeighedMean:
-    """Mean with its denominator: the targets not ignored, class weights, or elements."""
+class WeightedLoss:
+    """Sum and weight of one micro-batch: every form of a loss is read as this one.
+
+    `value` is differentiated: of a mean, it is the sum divided by the weight already. A mean
+    without a weight is one over the samples of its batch; nothing divides a sum without one.
+    """
 
     value: Tensor
-    weight: Tensor | float
+    weight: Tensor | float | None
+    is_mean: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Kind of the loss; the micro-batches of a window have the same."""
+        if self.is_mean:
+            return "mean" if self.weight is None else "weighed"
+        return "sum" if self.weight is None else "pair"
+
+    def mean(self) -> Tensor:
+        """Return the loss as if its batch were the whole window."""
+        if self.is_mean or self.weight is None:
+            return self.value
+        mean: Tensor = self.value / divisor_of(self.weight)
+        return mean
 
     def share(self, samples: int) -> Tensor:
-        """Return the share in a mean over `samples`; 0 for a mean over nothing, which is nan.
+        """Return the share of a mean in one over `samples`; 0 of a mean over nothing, which is nan.
 
         If the weight is the number of samples, the share is the mean itself, bit for bit.
         """
+        if self.weight is None:
+            return self.value
         if isinstance(self.weight, Tensor):
             return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
         return (
@@ -38,8 +60,8 @@ class WeighedMean:
         )
 
 
-Loss = Tensor | WeighedMean | tuple[Tensor, Tensor | float | None]
-"""Mean over the samples of the batch; mean over something else; (sum, weight) or (sum, None).
+Loss = Tensor | WeightedLoss | tuple[Tensor, Tensor | float | None]
+"""Mean over the samples of the batch; sum and weight; (sum, weight) or (sum, None).
 
 The loss of a window of (sum, weight) pairs is the sum of sums over the sum of weights; nothing
 divides (sum, None).
@@ -50,34 +72,125 @@ Read = Callable[[Any], float]
 """Gives the number that a tensor holds, or what stands for one."""
 
 
+def as_weighted(loss: Loss) -> WeightedLoss:
+    """Return the sum and the weight of a loss."""
+    if isinstance(loss, tuple):
+        total, weight = loss
+        return WeightedLoss(total, weight, is_mean=False)
+    return loss if isinstance(loss, WeightedLoss) else WeightedLoss(loss, None)
+
+
+@dataclass(slots=True)
+class LossTerm:
+    """One loss over a window: without a name, or one of several by name.
+
+    `over` divides the weight: of means with a weight the samples of the window, of which their
+    shares are. `divided_by` is the weight of a loss that is divided already. `grads` are those of
+    its sums, until the weights of all micro-batches are known.
+    """
+
+    scalars: list[tuple[Any, float]] = field(default_factory=list)
+    weight: Any = None
+    grads: list[Tensor | None] | None = None
+    over: int = 1
+    divided_by: Any = None
+
+    @property
+    def kind(self) -> str:
+        if self.weight is None:
+            return ""
+        return "pair" if self.over == 1 else "weighed"
+
+    def clear(self) -> None:
+        """Begin a window."""
+        self.scalars.clear()
+        self.weight = self.divided_by = None
+
+    def add(self, value: Tensor, share: float, weight: Tensor | float | None, *, over: int) -> None:
+        """Add the loss of one micro-batch."""
+        self.scalars.append((value, share))
+        if weight is not None:
+            self.weight = weight if self.weight is None else self.weight + weight
+            self.over = over
+
+    def settle(self) -> None:
+        """Divide the weight by `over`, once all of it is known."""
+        if self.weight is not None and self.over != 1:
+            self.weight = self.weight / self.over
+            self.over = 1
+
+    def sum(self, read: Read) -> float:
+        return sum(read(scalar) * share for scalar, share in self.scalars)
+
+    def value(self, read: Read) -> float:
+        """Return the loss of the window; nan where its weight is zero."""
+        total = self.sum(read)
+        if self.weight is None:
+            return total
+        weight = read(self.weight)
+        return total / weight if weight else math.nan
+
+    def put(self, numbers: DeferredNumbers) -> LossTerm:
+        """Return the same term, with slots of `numbers` for what is on the device."""
+        scalars = [(numbers.add(scalar), share) for scalar, share in self.scalars]
+        weight = None if self.weight is None else numbers.add(self.weight)
+        return LossTerm(scalars, weight)
+
+
+def sum_losses(
+    unnamed: LossTerm, named: Mapping[str, LossTerm], factors: Mapping[str, float], read: Read
+) -> tuple[float, dict[str, float]]:
+    """Return the loss of a window and its losses by name; `read` returns the number of a scalar.
+
+    InputError when some losses have names, and some have none.
+    """
+    if not named:
+        # A single scalar is divided already.
+        if len(unnamed.scalars) == 1:
+            return read(unnamed.scalars[0][0]), {}
+        return unnamed.value(read), {}
+    if unnamed.scalars:
+        raise InputError("Of the losses of one window some have names, and some have none.")
+    values = {name: term.value(read) for name, term in named.items()}
+    counted = [
+        factor * values[name]
+        for name, term in named.items()
+        if (factor := factors.get(name, 1.0)) and (term.weight is None or read(term.weight))
+    ]
+    return sum(counted) if counted else math.nan, values
+
+
 def read_now(value: Any) -> float:
-    """The number that a value holds; waits for the device."""
+    """Return the number that a value holds; waits for the device."""
     return value.item() if isinstance(value, Tensor) else float(value)
 
 
 def read_at(values: Sequence[float], value: Any) -> float:
-    """The number that a value stands for among those that were read together."""
+    """Return the number that a value stands for among those that were read together."""
     return values[value] if isinstance(value, Slot) else float(value)
 
 
-def worth_nothing(loss: Any) -> Any:
-    """A loss that adds nothing to any gradient, and whose backward pass is that of `loss`."""
+def divisor_of(weight: Any) -> Any:
+    """Return what divides a sum of this weight: 1 where it is zero, of a sum over nothing."""
+    return weight + (weight == 0) if isinstance(weight, Tensor) else weight or 1.0
+
+
+def zero_loss(loss: Any) -> Any:
+    """Return a loss that adds nothing to any gradient, with the backward pass of `loss`."""
     if isinstance(loss, Mapping):
-        return {name: worth_nothing(each) for name, each in loss.items()}
-    if isinstance(loss, tuple):
-        return tuple(None if each is None else each * 0 for each in loss)
-    if isinstance(loss, WeighedMean):
-        return WeighedMean(loss.value * 0, loss.weight * 0)
-    return loss * 0
+        return {name: zero_loss(part) for name, part in loss.items()}
+    own = as_weighted(loss)
+    weight = None if own.weight is None else own.weight * 0
+    return WeightedLoss(own.value * 0, weight, own.is_mean)
 
 
-def detached(loss: Any) -> Any:
-    """Return a loss without its graph; of a tuple, each part; of a weighed mean, the mean."""
+def detach_loss(loss: Any) -> Any:
+    """Return a loss without its graph; of a tuple, each part; of sum and weight, the value."""
     if isinstance(loss, Tensor):
         return loss.detach()
     if isinstance(loss, tuple):
-        return tuple(detached(part) for part in loss)
-    return loss.value.detach() if isinstance(loss, WeighedMean) else loss
+        return tuple(detach_loss(part) for part in loss)
+    return loss.value.detach() if isinstance(loss, WeightedLoss) else loss
 
 
 def blame_loss(loss: object, error: Exception) -> None:
@@ -93,7 +206,7 @@ def blame_loss(loss: object, error: Exception) -> None:
 def check_loss(loss: object, who: str) -> None:
     """InputError for a loss that nothing can be learned from."""
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
-    total = total.value if isinstance(total, WeighedMean) else total
+    total = total.value if isinstance(total, WeightedLoss) else total
     if not isinstance(total, Tensor):
         kind = f"tuple of {len(total)}" if isinstance(total, tuple) else type(total).__name__
         what = f"is a {kind}; it must be a tensor, or a (sum, weight) pair."
@@ -109,3 +222,20 @@ def check_loss(loss: object, who: str) -> None:
     else:
         return
     raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)
+
+
+def check_names(losses: Mapping[str, Loss], factors: Mapping[str, float]) -> None:
+    """Raise InputError for a factor without a loss, and for a loss that gives no gradient."""
+    for name in factors:
+        if name not in losses:
+            fix = did_you_mean(name, losses) or f"there are: {', '.join(losses)}"
+            raise InputError(
+                f"There is a weight for the loss {name!r}, which the step does not give.", fix=fix
+            )
+    for name, loss in losses.items():
+        if factors.get(name, 1.0):
+            check_loss(loss, f"the loss {name!r}")
+    if not any(factors.get(name, 1.0) for name in losses):
+        raise InputError(
+            "There is no loss to train with: all of them have the weight 0, or there is none."
+        )

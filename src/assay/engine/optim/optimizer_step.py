@@ -1,7 +1,6 @@
 """Optimizer step: losses -> gradients: add up, unscale, clip, check finite -> new weights.
 
-Each part is a module of its own: `window_losses`, `gradients`, `finite_check`, `left_out`,
-`schedules`.
+Each part is a module of its own: `losses`, `gradients`, `torch_step`, `schedules`.
 """
 
 from __future__ import annotations
@@ -22,30 +21,23 @@ from assay.core.optimizer_closure import needs_closure
 from assay.engine.numerics.deferred import DeferredNumbers, DeferredUpdate, Slot
 from assay.engine.numerics.dtensor import local_parameters
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.numerics.seed import restore_generators
-from assay.engine.optim import unprofiled
 from assay.engine.optim.clip import clip_norm_on_device_
 from assay.engine.optim.data_parallel_group import DataParallelGroup
-from assay.engine.optim.finite_check import (
-    FiniteCheck,
-    are_local_parts_finite,
-    non_finite_error,
-)
 from assay.engine.optim.gradients import Gradients
-from assay.engine.optim.left_out import can_leave_out, fill_momentum
 from assay.engine.optim.losses import (
     Loss,
     Losses,
-    WeighedMean,
+    LossTerm,
+    as_weighted,
     blame_loss,
     read_at,
     read_now,
-    worth_nothing,
+    sum_losses,
 )
 from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase
 from assay.engine.optim.plateau import Progress
 from assay.engine.optim.schedules import LearningRate, Schedule
-from assay.engine.optim.window_losses import Term, WindowLosses, check_names, read_losses
+from assay.engine.optim.torch_step import can_leave_out, fill_momentum, take_step
 
 
 class OptimizerStep(OptimizerStepBase):
@@ -88,20 +80,12 @@ class OptimizerStep(OptimizerStepBase):
         self.flag: Tensor | None = None
         self.lasting: Tensor | None = None
         self.ranks = DataParallelGroup()
-        self.gradients = Gradients(optimizer)
+        self.gradients = Gradients(optimizer, factors=self.weights, scale=self.scale_loss)
         self.parameters = self.gradients.parameters
-        self._window = WindowLosses()
-        self._finite = FiniteCheck()
-        self._passes = 0
-        self._is_clean = False  # gradients may be there from before, or from a window that failed
         self._is_known_to_reach = False
 
     def begin(self, sizes: Sequence[int] | None) -> None:
-        if not self._is_clean:
-            self.gradients.clear()
-        self._is_clean = False
-        self._passes = 0
-        self._window.begin(sizes, self.ranks)
+        self.gradients.begin(sizes, self.ranks)
         if self.losses:
             self.losses = {}
         if self.flag is not None and self.lasting is not None:
@@ -111,14 +95,8 @@ class OptimizerStep(OptimizerStepBase):
 
     def __call__(self, loss: Losses) -> None:
         begun = perf_counter()
-        if self.ranks.is_distributed:
-            loss = self._begin_pass(loss)
         try:
-            # Asked first: whether something is a Mapping takes longer.
-            if isinstance(loss, Tensor) or not isinstance(loss, Mapping):
-                self.gradients.add(self._scaled(self._window.add(loss)))
-            else:
-                self._add_named(loss)
+            self.gradients.add(loss)
         except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             blame_loss(loss, error)
             raise
@@ -131,38 +109,38 @@ class OptimizerStep(OptimizerStepBase):
 
     def prepare(self, step: int) -> bool:
         """Prepare the gradients for the optimizer; return False when they are not to be used."""
-        self._add_up()
+        gradients = self.gradients
+        gradients.add_up()
         if not self._is_known_to_reach:
             # In the first step, which is read at once: afterwards the optimizer has its state.
             self._check_reach()
-        elif self.flag is not None and self._finite.can_defer:
+        elif self.flag is not None and gradients.can_defer:
             self.deferred = self._deferred_update(self.flag)
             return True
         self.deferred = None
-        self.loss = self._read_loss()
-        is_odd = math.isnan(self.loss) or self._window.has_divided
-        if is_odd and self.non_finite != "ignore" and self._is_empty():
+        self.loss, self.losses = gradients.read_losses(read_now)
+        is_odd = math.isnan(self.loss) or gradients.has_divided
+        if is_odd and self.non_finite != "ignore" and gradients.are_empty():
             return self._leave_out()
-        self._divide()
+        gradients.divide_()
         if not self._unscale(step):
             return False
         self.grad_norm = None
         if self.clip_norm is not None:
-            self.grad_norm = self.gradients.clip_(self.clip_norm, self.ranks)
+            self.grad_norm = gradients.clip_(self.clip_norm)
         return self._is_finite() or self._accept_non_finite(step)
 
     def finish(self, step: int, *, take: bool) -> None:
         """Take the step of the optimizer or leave it out; set the next rate, drop the gradients."""
         if take and self.gradients.has_dtensors:
             with local_parameters(self.optimizer):
-                unprofiled.step(self.optimizer)
+                take_step(self.optimizer)
         elif take:
-            unprofiled.step(self.optimizer)
+            take_step(self.optimizer)
         if self.rate.schedule is not None:
             self.rates = self.rate.read()
             self.rate.set(step + 1)
         self.gradients.clear()
-        self._is_clean = True
 
     def defer(self, flag: Tensor | None) -> bool:
         self.flag = self.lasting = self.deferred = None
@@ -227,7 +205,7 @@ class OptimizerStep(OptimizerStepBase):
 
     @property
     def needs_weights(self) -> bool:
-        return self._window.shares is not None
+        return self.gradients.shares is not None
 
     @property
     def results(self) -> tuple[float, dict[str, float], float | None, dict[str, float]]:
@@ -240,75 +218,9 @@ class OptimizerStep(OptimizerStepBase):
     ) -> None:
         self.loss, self.losses, self.grad_norm, self.rates = results
 
-    def _begin_pass(self, loss: Losses) -> Losses:
-        """Begin a backward pass; return the loss, times 0 on a rank that has no batch left."""
-        self._passes += 1
-        # Sums of several losses are divided by their weights one by one: none may wait for the next
-        # pass.
-        is_apart = isinstance(loss, Mapping) and any(
-            isinstance(each, tuple | WeighedMean) for each in loss.values()
-        )
-        is_last = self._passes == len(self._window.shares or ())
-        self.ranks.begin_backward(is_last=is_apart or is_last)
-        return worth_nothing(loss) if self.ranks.is_idle else loss
-
-    def _add_named(self, losses: Mapping[str, Loss]) -> None:
-        """Add the gradients of losses by name: of all means in one pass, of each sum in its own."""
-        window, gradients = self._window, self.gradients
-        check_names(losses, self.weights)
-        if torch.is_anomaly_enabled():
-            self._differentiate_each(losses)
-        sums, means = window.add_named(losses, self.weights)
-        if gradients.hand_on is not None and window.has_named_sums:
-            raise InputError(
-                "Losses by name are (sum, weight) pairs, which a pipeline cannot differentiate"
-                " one after another.",
-                where="forward_step",
-                fix="Return means by name, or one (sum, weight) pair.",
-            )
-        scaled = [(term, self._scaled(total)) for term, total in sums]
-        try:
-            gradients.add_sums(
-                scaled, keep=means is not None, is_sharded=self.ranks.sharding is not None
-            )
-            if means is not None:
-                gradients.add(self._scaled(means))
-        except Exception as error:  # raised as it came, with a note
-            error.add_note(
-                f"in the backward pass of the losses {', '.join(losses)}; --debug says of which"
-            )
-            raise
-
-    def _differentiate_each(self, losses: Mapping[str, Loss]) -> None:
-        """Differentiate each loss alone, so that one that cannot be is named; drop the results."""
-        with restore_generators():
-            for name, loss in losses.items():
-                if not self.weights.get(name, 1.0):
-                    continue
-                value, _, _ = self._window.part_of(loss, 0)
-                try:
-                    self.gradients.of(
-                        self._scaled(value), keep=True, is_sharded=self.ranks.sharding is not None
-                    )
-                except Exception as error:  # raised as it came, with a note
-                    error.add_note(f"in the backward pass of the loss {name!r}")
-                    raise
-
-    def _add_up(self) -> None:
-        """Add up what ranks and sums share. Losses come first: their weights divide gradients."""
-        window, ranks = self._window, self.ranks
-        if ranks.is_distributed:
-            window.all_reduce(ranks)
-        window.settle()
-        if window.named:
-            self.gradients.join(window.named.values())
-        if ranks.is_distributed:
-            self.gradients.all_reduce_(ranks)
-
     def _check_reach(self) -> None:
         """Raise InputError when no gradient reaches the optimizer, or it calls the loss itself."""
-        grads = self.gradients.present()
-        if not grads:
+        if not self.gradients.present():
             raise InputError(
                 "The loss gives no gradient to any parameter of the optimizer: nothing would be"
                 " trained.",
@@ -316,7 +228,7 @@ class OptimizerStep(OptimizerStepBase):
                 " all can be frozen.",
             )
         self._is_known_to_reach = True
-        self._finite.choose(grads)
+        self.gradients.choose_check()
         if needs_closure(type(self.optimizer)):
             raise InputError(
                 f"{type(self.optimizer).__name__} computes the loss again within its step: the"
@@ -325,18 +237,7 @@ class OptimizerStep(OptimizerStepBase):
                 " optimizer.step(closure).",
             )
 
-    def _read_loss(self) -> float:
-        window = self._window
-        loss, self.losses = read_losses(window.unnamed, window.named, self.weights, read_now)
-        return loss
-
-    def _divide(self) -> None:
-        """Divide the gradients of (sum, weight) pairs; those of named ones are divided already."""
-        weight = self._window.unnamed.weight
-        if weight is not None:
-            self.gradients.divide_(weight)
-
-    def _scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """Return the loss to differentiate; fp16 multiplies it by its scale."""
         return loss
 
@@ -349,35 +250,7 @@ class OptimizerStep(OptimizerStepBase):
             return math.isfinite(self.loss + self.grad_norm)
         if not math.isfinite(self.loss):
             return False
-        return self.non_finite == "ignore" or self._are_gradients_finite()
-
-    def _are_gradients_finite(self) -> bool:
-        grads = self.gradients.present()
-        if self.gradients.has_dtensors and self.ranks.is_distributed:
-            return self._is_true_of_all(are_local_parts_finite(grads))
-        return self._is_true_of_all(self._finite.are_finite(grads))
-
-    def _are_weights_finite(self) -> bool:
-        return self._is_true_of_all(are_local_parts_finite(self.parameters))
-
-    def _is_true_of_all(self, value: bool) -> bool:
-        """Return whether `value` is true on all ranks that have parts of the model."""
-        if self.gradients.has_dtensors or self.ranks.is_staged:
-            return self.ranks.all_true(value)
-        return value
-
-    def _is_empty(self) -> bool:
-        """Return whether nothing in the window has a weight; called where the loss may say so.
-
-        A mean that does not say its weight is over nothing if it is nan, and its gradient zero.
-        """
-        weight = self._window.weight(self.weights)
-        if weight is not None:
-            return read_now(weight) == 0
-        are_zero = self.gradients.are_zero()
-        if self.ranks.is_distributed or self.ranks.is_staged:
-            return self.ranks.all_true(are_zero)
-        return are_zero
+        return self.non_finite == "ignore" or self.gradients.are_finite()
 
     def _leave_out(self) -> bool:
         """Count an update that is left out because the window is empty."""
@@ -394,14 +267,28 @@ class OptimizerStep(OptimizerStepBase):
         """
         if self.non_finite == "ignore":
             return True
-        if self.non_finite == "stop" or not self._are_weights_finite():
-            raise self._non_finite(step)
+        if self.non_finite == "stop" or not self.gradients.are_weights_finite():
+            raise self._non_finite_error(step)
         self._skipped += 1
         return False
 
-    def _non_finite(self, step: int) -> NonFiniteError:
-        return non_finite_error(
-            step, self.loss, self.grad_norm, are_weights_finite=self._are_weights_finite()
+    def _non_finite_error(self, step: int) -> NonFiniteError:
+        """Return the error for an update after `step` completed ones."""
+        if not math.isfinite(self.loss):
+            what = f"The loss is {self.loss}"
+        elif self.grad_norm is None:
+            what = "The gradient is not finite"
+        else:
+            what = f"The gradient norm is {self.grad_norm}"
+        if not self.gradients.are_weights_finite():
+            return NonFiniteError(
+                f"{what} at step {step + 1}: weights became infinite or NaN in a step before.",
+                fix="Lower the learning rate, or set [train] clip_norm.",
+            )
+        return NonFiniteError(
+            f"{what} at step {step + 1}.",
+            fix="The weights are still those of before. Lower the learning rate, or [train]"
+            ' non_finite="skip".',
         )
 
     def _deferred_update(self, flag: Tensor) -> DeferredUpdate:
@@ -409,13 +296,13 @@ class OptimizerStep(OptimizerStepBase):
 
         Those that count stand before the flag, losses that are only recorded after it.
         """
-        window = self._window
-        self._divide()
+        gradients = self.gradients
+        gradients.divide_()
         fill_momentum(self.optimizer)
         numbers = DeferredNumbers(flag.device)
-        unnamed = window.unnamed.put(numbers)
-        counted = {name: term.put(numbers) for name, term in window.counted(self.weights).items()}
-        weight = window.weight(self.weights)
+        unnamed = gradients.unnamed.put(numbers)
+        counted = {name: term.put(numbers) for name, term in gradients.trained_terms().items()}
+        weight = gradients.weight()
         losses = numbers.tensors.copy()
         norm = self._defer_norm(numbers, flag, has_weight=weight is not None)
         one_or_nan: Tensor | float = 1.0
@@ -427,11 +314,11 @@ class OptimizerStep(OptimizerStepBase):
         is_any = numbers.add(one_or_nan)
         num_counted = numbers.add(flag)
         named = {
-            name: counted.get(name) or term.put(numbers) for name, term in window.named.items()
+            name: counted.get(name) or term.put(numbers) for name, term in gradients.named.items()
         }
         together = torch.stack(numbers.tensors)
         if self.non_finite != "ignore":
-            self._finite.mark(flag, [together[:num_counted]])
+            gradients.mark(flag, [together[:num_counted]])
             if not isinstance(is_any, Slot) and math.isnan(is_any):
                 flag.fill_(1.0)
         if self.lasting is not None:
@@ -444,7 +331,7 @@ class OptimizerStep(OptimizerStepBase):
 
         def recall(values: Sequence[float]) -> None:
             read = partial(read_at, values)
-            self.loss, self.losses = read_losses(unnamed, named, self.weights, read)
+            self.loss, self.losses = sum_losses(unnamed, named, self.weights, read)
             if math.isnan(read(is_any)):
                 self.loss = math.nan
             self.rates = rates
@@ -459,8 +346,8 @@ class OptimizerStep(OptimizerStepBase):
             has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))
             if has_gradient and all(map(math.isfinite, values[:num_counted])):
                 return None
-            if self.non_finite == "stop" or not self._are_weights_finite():
-                return self._non_finite(step - 1)
+            if self.non_finite == "stop" or not self.gradients.are_weights_finite():
+                return self._non_finite_error(step - 1)
             self._skipped += 1
             return None
 
@@ -480,7 +367,7 @@ class OptimizerStep(OptimizerStepBase):
         if self.non_finite == "ignore":
             return None
         grads = self.gradients.present()
-        self._finite.mark(flag, grads)
+        self.gradients.mark(flag, grads)
         if has_weight:
             return None
         largest: Slot = numbers.add(torch.nn.utils.get_total_norm(grads, math.inf))
@@ -488,10 +375,10 @@ class OptimizerStep(OptimizerStepBase):
 
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """Return the deferred update of other code, of which only the loss is known."""
-        total, weight = loss if isinstance(loss, tuple) else (loss, None)
         numbers = DeferredNumbers(self.parameters[0].device)
         rates = self.rate.read()
-        term = Term([(total, 1.0)], weight).put(numbers)
+        own = as_weighted(loss)
+        term = LossTerm([(own.value, 1.0)], None if own.is_mean else own.weight).put(numbers)
 
         def recall(values: Sequence[float]) -> None:
             self.loss = term.value(partial(read_at, values))

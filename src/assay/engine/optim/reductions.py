@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from assay.core.errors import InputError
-from assay.engine.optim.losses import LOSS, WeighedMean, detached
+from assay.engine.optim.losses import LOSS, WeightedLoss, detach_loss
 
 Weight = Tensor | int
 """A number that follows from shapes, or a tensor on the device of the loss."""
@@ -45,7 +45,7 @@ class _Reduced:
 class Reductions(TorchFunctionMode):
     """Context that records which means and sums torch computes, to tell a loss's denominator.
 
-    `samples` is the size of the batch. `weighed` returns a loss with its denominator. A multiple of
+    `samples` is the size of the batch. `weigh` returns a loss with its denominator. A multiple of
     a mean is a mean, and so is the sum of two with the same denominator. Results are the same as
     without it, and no device waits.
     """
@@ -68,7 +68,7 @@ class Reductions(TorchFunctionMode):
             return None
         return known.weight() if callable(known.weight) else known.weight
 
-    def weighed(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
+    def weigh(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
         """Return a loss of `who` as an engine adds it up: with its weight, unless a sample mean.
 
         `reduction` classifies a loss of unknown origin. Without it such a loss raises InputError,
@@ -76,11 +76,11 @@ class Reductions(TorchFunctionMode):
         over the samples.
         """
         if isinstance(loss, Mapping):
-            return {name: self.weighed(each, who, reduction) for name, each in loss.items()}
+            return {name: self.weigh(part, who, reduction) for name, part in loss.items()}
         if not isinstance(loss, Tensor) or reduction == "mean":
             return loss
         if reduction == "sum":
-            return loss, None
+            return WeightedLoss(loss, None, is_mean=False)
         known = self._known.get(id(loss))
         if known is None and torch.is_grad_enabled():
             raise _unknown(who)
@@ -89,23 +89,20 @@ class Reductions(TorchFunctionMode):
         if known is None or is_sample_mean:
             return loss
         if weight is None:
-            return loss, None
+            return WeightedLoss(loss, None, is_mean=False)
         # The quotient of two whole numbers would be of single precision.
         if isinstance(weight, Tensor):
             dtype = torch.promote_types(loss.dtype, torch.float32)
             weight = weight.to(dtype)
-        return WeighedMean(loss, weight)
+        return WeightedLoss(loss, weight)
 
     @staticmethod
-    def reported(loss: Any, weighed: Any) -> dict[str, Any]:
+    def report(loss: Any, weighted: Any) -> dict[str, Any]:
         """Return the loss in the output of a process, and in evaluation also its denominator."""
-        found = {LOSS: detached(loss)}
-        if not torch.is_grad_enabled() and isinstance(loss, Tensor):
-            if isinstance(weighed, WeighedMean):
-                found[f"{LOSS}_weight"] = weighed.weight
-            elif isinstance(weighed, tuple):
-                found[f"{LOSS}_weight"] = None
-        return found
+        output = {LOSS: detach_loss(loss)}
+        if not torch.is_grad_enabled() and isinstance(weighted, WeightedLoss):
+            output[f"{LOSS}_weight"] = weighted.weight
+        return output
 
     def __torch_function__(
         self,
@@ -124,19 +121,19 @@ class Reductions(TorchFunctionMode):
                 self._known.pop(id(result), None)  # an operation in place may have changed it
         return result
 
-    def reduced(self, value: Any) -> _Reduced | None:
+    def reduction_of(self, value: Any) -> _Reduced | None:
         """Return what is known of a result of before."""
         return self._known.get(id(value)) if isinstance(value, Tensor) else None
 
     def stack(self, result: Tensor, parts: Sequence[Any]) -> None:
         """Note a tensor that is made of several numbers."""
-        self._stacks[id(result)] = result, [self.reduced(part) for part in parts]
+        self._stacks[id(result)] = result, [self.reduction_of(part) for part in parts]
 
     def select(self, result: Tensor) -> None:
         """Note a tensor of the entries that a mask lets through."""
         self._selected[id(result)] = result
 
-    def combined(self, parts: Sequence[_Reduced | None]) -> _Reduced | None:
+    def combine(self, parts: Sequence[_Reduced | None]) -> _Reduced | None:
         """Return the sum of several, or their mean; None where their denominators are not one."""
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or not known:
@@ -155,10 +152,10 @@ class Reductions(TorchFunctionMode):
         (None, 0) for a tensor that is not about the samples of the batch.
         """
         if not source.dim():
-            return self.reduced(source), 0
+            return self.reduction_of(source), 0
         if id(source) in self._stacks:
             _, parts = self._stacks[id(source)]
-            return self.combined(parts), 0
+            return self.combine(parts), 0
         is_ours = id(source) in self._selected or self._is_regular(source.shape[0])
         return None, source.numel() if is_ours else 0
 
@@ -321,10 +318,10 @@ def _sum(
     return known
 
 
-def _unchanged(
+def _identity(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _Reduced | None:
-    return watch.reduced(_source(args, kwargs))
+    return watch.reduction_of(_source(args, kwargs))
 
 
 def _product(
@@ -332,15 +329,15 @@ def _product(
 ) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
     if isinstance(other, int | float):
-        return watch.reduced(one)
-    return watch.reduced(other) if isinstance(one, int | float) else None
+        return watch.reduction_of(one)
+    return watch.reduction_of(other) if isinstance(one, int | float) else None
 
 
 def _quotient(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
-    known = watch.reduced(one)
+    known = watch.reduction_of(one)
     if known is None:
         return None
     if isinstance(other, int | float):
@@ -356,13 +353,13 @@ def _total(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _Reduced | None:
     one, other = (*args, *kwargs.values())[:2]
-    known_one = watch.reduced(one)
-    known_other = watch.reduced(other)
+    known_one = watch.reduction_of(one)
+    known_other = watch.reduction_of(other)
     for known, shift in ((known_one, other), (known_other, one)):
         if known is not None and isinstance(shift, int | float):
             is_sum = known.weight is None
             return None if is_sum and shift else known
-    return watch.combined([known_one, known_other])
+    return watch.combine([known_one, known_other])
 
 
 def _stack(
@@ -385,9 +382,9 @@ _OPERATIONS: dict[str, _Note] = {
     **dict.fromkeys(("mean",), _mean),
     **dict.fromkeys(("sum",), _sum),
     **dict.fromkeys(
-        ("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _unchanged
+        ("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _identity
     ),
-    **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative", "squeeze"), _unchanged),
+    **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative", "squeeze"), _identity),
     **dict.fromkeys(("mul", "multiply", "mul_", "__rmul__"), _product),
     **dict.fromkeys(("div", "divide", "true_divide", "div_"), _quotient),
     **dict.fromkeys(

@@ -84,11 +84,11 @@ class ScaledOptimizerStep(OptimizerStep):
         self._since = int(state["since"])
         self.overflows = int(state["overflows"])
 
-    def _scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         return loss.float() * self.scale
 
     def _unscale(self, step: int) -> bool:
-        self._has_overflown = not self._is_true_of_all(self._are_unscaled())
+        self._has_overflown = not self.gradients.is_true_of_all(self._are_unscaled())
         if not self._has_overflown:
             return True
         self.grad_norm = None if self.clip_norm is None else math.inf

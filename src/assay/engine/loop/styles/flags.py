@@ -121,7 +121,7 @@ class FlaggedForward(OwnProcess):
         self._can_judge = getattr(wrapper, "criterion", self) is not None
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
-        return self.told(self.wrapper.forward(batch, needs_loss=True, requires_grad=True))
+        return self.read_result(self.wrapper.forward(batch, needs_loss=True, requires_grad=True))
 
     def _differentiate(self, loss: Losses | None) -> None:
         """Do nothing: a model that is asked for gradients has made them by `backward`."""

@@ -37,7 +37,7 @@ class StepFunction(OwnProcess):
         super().__init__(model, optimizer, backward=backward, metrics=metrics)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
-        return self.told(self.step(batch))
+        return self.read_result(self.step(batch))
 
     def validation_step(self, batch: Any) -> Any:
         if self.validate is not None:

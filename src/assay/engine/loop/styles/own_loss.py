@@ -20,7 +20,7 @@ from assay.engine.data.batches import size_of
 from assay.engine.data.instance import Instance
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.losses import Losses, detached
+from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 from assay.engine.optim.reductions import Reduction, Reductions
@@ -86,16 +86,16 @@ class OwnLoss(Process):
                 fix='Return {"loss": ...} from forward when self.training; several keys with'
                 " `loss` are added up.",
             )
-        loss = total if watch is None else self._weighed(watch, losses, total)
+        loss = total if watch is None else self._weigh(watch, losses, total)
         for name, value in losses.items():
             self.log(name, value, None if watch is None else watch.weight(value))
-        output = {name: detached(value) for name, value in items.items() if value is not None}
+        output = {name: detach_loss(value) for name, value in items.items() if value is not None}
         if total is not None:
-            output |= {"loss": detached(total)} if watch is None else watch.reported(total, loss)
+            output |= {"loss": detach_loss(total)} if watch is None else watch.report(total, loss)
         for name, among, given in (("pred", self._pred, output), ("target", self._target, fields)):
             found = next((each for each in among if each in given), None)
             if name not in output and found is not None:
-                output[name] = detached(given[found])
+                output[name] = detach_loss(given[found])
         return loss, output
 
     def inference_step(self, batch: Any) -> Any:
@@ -133,12 +133,12 @@ class OwnLoss(Process):
         logged.pop("loss", None)
         return items, logged, total
 
-    def _weighed(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
+    def _weigh(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
         """Return the loss that an engine adds up: several by name if denominators differ."""
         are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
         if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
-            return watch.weighed(losses, self.model)
-        return watch.weighed(total, self.model, self.reduction)
+            return watch.weigh(losses, self.model)
+        return watch.weigh(total, self.model, self.reduction)
 
     def _check(self, names: Sequence[str]) -> None:
         """Raise InputError, with both signatures, if a batch does not fit the model."""

@@ -18,7 +18,7 @@ from assay.core.errors import InputError
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.optim.losses import Losses, detached
+from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep, as_optimizer_step
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
@@ -207,20 +207,22 @@ class OwnProcess(Process):
             )
         self.backward(loss)
 
-    def told(self, returned: Any) -> tuple[Losses | None, Any]:
+    def read_result(self, returned: Any) -> tuple[Losses | None, Any]:
         """Return loss and output of a user function's result; log other numbers of a mapping."""
         if isinstance(returned, Mapping):
             for name, value in returned.items():
                 if name != "loss" and _is_number(value):
                     self.log(name, value)
-            return returned.get("loss"), {name: detached(value) for name, value in returned.items()}
+            return returned.get("loss"), {
+                name: detach_loss(value) for name, value in returned.items()
+            }
         if (
             isinstance(returned, tuple)
             and len(returned) == 2
             and not isinstance(returned[1], Tensor | float | int)
         ):
             return returned
-        return returned, {"loss": detached(returned)}
+        return returned, {"loss": detach_loss(returned)}
 
 
 def pair_output(model: nn.Module, batch: Any, who: str) -> dict[str, Any]:
@@ -247,9 +249,9 @@ def _number(loss: Any) -> float:
     if loss is None:
         return math.nan
     if isinstance(loss, tuple):
-        total, weight = detached(loss)
+        total, weight = detach_loss(loss)
         return float(total) if weight is None else float(total) / float(weight)
-    return float(detached(loss))
+    return float(detach_loss(loss))
 
 
 def _is_on_device(loss: Any) -> bool:

@@ -63,7 +63,7 @@ class TrainBatch(OwnProcess):
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         self._meter = self._call(self.trainer.train_batch, batch)
-        return self.told(self._meter)
+        return self.read_result(self._meter)
 
     def training_step(self, batch: Any) -> Any:
         average: Average | None = getattr(self.trainer, "average", None)

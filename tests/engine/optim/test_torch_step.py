@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 )
 from torch.profiler import ProfilerActivity, profile
 
-from assay.engine.optim import unprofiled
+from assay.engine.optim.torch_step import take_step
 
 Make = Callable[..., Optimizer]
 
@@ -51,8 +51,8 @@ def test_it_moves_the_weights_as_the_optimizer_does(make: Make) -> None:
 
     for _ in range(3):
         differentiated(ours), differentiated(theirs)
-        unprofiled.step(one)
-        unprofiled.forget_gradients(one)
+        take_step(one)
+        one.zero_grad()
         other.step()
         other.zero_grad()
 
@@ -64,7 +64,7 @@ def test_a_profile_has_the_entry() -> None:
     optimizer = SGD(differentiated(model()).parameters(), lr=0.1)
 
     with profile(activities=[ProfilerActivity.CPU]) as made:
-        unprofiled.step(optimizer)
+        take_step(optimizer)
 
     assert "Optimizer.step#SGD.step" in {event.key for event in made.key_averages()}
 
@@ -79,9 +79,9 @@ def test_hooks_are_called() -> None:
         (register_optimizer_step_post_hook, "after any"),
     ):
         handle = add(lambda *_, name=name: called.append(name))
-        unprofiled.step(optimizer)
+        take_step(optimizer)
         handle.remove()
-    unprofiled.step(optimizer)
+    take_step(optimizer)
 
     assert called == ["before", "after", "before any", "after any"]
 
@@ -90,7 +90,7 @@ def test_a_scheduler_sees_that_a_step_was_taken() -> None:
     optimizer = SGD(differentiated(model()).parameters(), lr=0.1)
     scheduler = StepLR(optimizer, 1)
 
-    unprofiled.step(optimizer)
+    take_step(optimizer)
     scheduler.step()  # torch warns if none was
 
 
@@ -105,7 +105,7 @@ def test_what_somebody_puts_around_a_step_is_done(monkeypatch: pytest.MonkeyPatc
         return inner(self, closure)
 
     monkeypatch.setattr(SGD, "step", around)
-    unprofiled.step(optimizer)
+    take_step(optimizer)
 
     assert called == ["around"]
 
@@ -120,6 +120,6 @@ def test_an_optimizer_that_does_not_say_what_its_step_wraps_takes_it_as_it_is(
         Own, "step", lambda self: taken.append(2)
     )  # in the place of what torch made of the first
 
-    unprofiled.step(optimizer)
+    take_step(optimizer)
 
     assert taken == [2]

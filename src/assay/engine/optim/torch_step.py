@@ -1,4 +1,4 @@
-"""Updates that an optimizer leaves out by a flag on the device, as torch's fused ones can."""
+"""The step of an optimizer of torch: without its entry in a profile, and left out by a flag."""
 
 from __future__ import annotations
 
@@ -6,6 +6,31 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from assay.engine.numerics import private_torch
+
+# The code of what torch puts around a step. Others put something around it too, and it may say that
+# it is torch's.
+_wrap = getattr(Optimizer, "profile_hook_step", None)
+_AROUND: object = _wrap(lambda optimizer: None).__code__ if _wrap is not None else object()
+
+
+def take_step(optimizer: Optimizer) -> None:
+    """Take the step of an optimizer, with its hooks, and its entry in a profile if there is one.
+
+    Torch opens that entry whether or not somebody makes a profile: 14 % of a bare step.
+    """
+    take = type(optimizer).step
+    bare = (
+        getattr(take, "__wrapped__", None) if getattr(take, "__code__", None) is _AROUND else None
+    )
+    if (
+        bare is None
+        or "step" in vars(optimizer)
+        or private_torch.is_profiled()
+        or private_torch.has_step_hooks(optimizer)
+    ):
+        optimizer.step()
+    else:
+        bare(optimizer)
 
 
 def can_leave_out(optimizer: Optimizer) -> bool:
