@@ -47,7 +47,7 @@ engine/callbacks/early_stop.py: EarlyStop.judge
 engine/callbacks/save.py: Save.save_best
 engine/checkpoint/saver.py: Saver.__init__
 engine/data/source.py: Replayed.__init__
-engine/loop/periods.py: every steps
+engine/loop/bus.py: every steps
 engine/numerics/precision.py: _dtype_of
 engine/numerics/seed.py: checked_seed
 engine/optim/plateau.py: PlateauFollower.follow
@@ -93,17 +93,16 @@ engine/data/streams/items.py: SplitByWorker.over
 engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
 engine/data/worker_shares.py: _refuse
-engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted
+engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted larger
+engine/loop/engine.py: check_trainable*2
 engine/loop/epoch.py: no_batch
-engine/loop/process.py: Process._forward Process._hooked Supervised.__init__ Supervised._no_tensor*2
-    Supervised.forward_step _check_kinds*3 _not_taken
-engine/loop/run_length.py: larger
-engine/loop/styles/adapt.py: _another_optimizer _model_of _settled _unknown*2
+engine/loop/process.py: Process._forward Process._call_batch_hook Supervised.__init__
+    Supervised._no_tensor*2 Supervised.forward_step _check_kinds*3 _not_taken
+engine/loop/styles/adapt.py: _another_optimizer _choose_backward _model_of _unknown*2
 engine/loop/styles/own_loss.py: OwnLoss._check OwnLoss.forward_step _items
 engine/loop/styles/own_updates.py: OwnProcess._differentiate*2 OwnUpdates._check*3
     OwnUpdates.check_given*2 pair_output
 engine/loop/task.py: Task.dataset
-engine/loop/trainable.py: check_trainable*2
 engine/metrics/classes.py: Accuracy.__init__ Confusion.__init__ Confusion._settle*2 Score.__init__
     _classes_of*2
 engine/metrics/means.py: LoggedMeans.add
@@ -116,10 +115,10 @@ engine/model/compiling.py: _check_home
 engine/model/keras_model.py: KerasModel.__init__*2
 engine/model/modules.py: refuse_lazy
 engine/model/modules.py: padded_vocabulary
-engine/optim/clip.py: _checked
-engine/optim/criterion_call.py: CriterionCall.__init__ _Binder._ambiguous _Binder._asked_for
-    _Binder._missing _Binder._unused
-engine/optim/criterion_misfit.py: blame_dtype
+engine/optim/clip.py: _dense_gradients
+engine/optim/criterion.py: CriterionCall.__init__ _Binder._ambiguity_error
+    _Binder._source_asked_for blame_dtype
+    _Binder._missing_error _Binder._unused_error
 engine/optim/gradients.py: Gradients._add_named Gradients.begin _two_kinds
 engine/optim/groups.py: Groups.__init__ Groups.check _read*4 _refuse_unfit _texts
 engine/optim/losses.py: check_loss check_names*2 sum_losses
@@ -130,7 +129,7 @@ engine/optim/reductions.py: _unknown
 engine/optim/schedules.py: LearningRate._in_epochs LearningRate.walk Noam.__init__
     TorchSchedule.__init__ TorchSchedule._advance TorchSchedule.check_length
     WarmupMultiStep.__init__ WarmupPoly.__init__ WarmupStep.__init__ _Warmup.__init__*4
-    _Warmup._known _Warmup.check_length _applicable*2 _refuse_non_finite
+    _Warmup._need_total _Warmup.check_length _applicable*2 _refuse_non_finite
 engine/rehearse/fake.py: Fakes.__init__
 engine/rehearse/imagined_ranks.py: imagined_mesh
 

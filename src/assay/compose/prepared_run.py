@@ -100,7 +100,7 @@ def build_engine(
     from assay.engine import Engine
     from assay.engine.data.adopt import as_source
     from assay.engine.data.source import Source
-    from assay.engine.loop.run_length import larger
+    from assay.engine.loop.bounds import larger
 
     section = scope.sections.train
     accumulate = 1 if isinstance(train, Source) else section.accumulate or 1

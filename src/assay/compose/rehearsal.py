@@ -146,7 +146,7 @@ def _layout(config: Config, processes: int) -> Layout:
 def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: Any) -> Parts:
     from assay.engine.callbacks.evaluate import metrics_of
     from assay.engine.data.shapes import declared_batch
-    from assay.engine.loop.trainable import check_trainable
+    from assay.engine.loop.engine import check_trainable
     from assay.engine.metrics.outputs import check_mergeable
     from assay.engine.rehearse.ladder import Parts
     from assay.engine.rehearse.stages import data_stages, first_windows, without_workers

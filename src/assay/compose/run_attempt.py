@@ -111,7 +111,7 @@ class _Attempt:
         self.is_over = True
         status: EndStatus = "stopped" if stop.interrupts else "finished"
         note = "" if stop.interrupts else _describe_unsaved(self.prepared, state.step)
-        reached = self.prepared.engine.bounds.reached(state)
+        reached = self.prepared.engine.bounds.reached_limit(state)
         ways = [note, stop.reason or reached, state.describe_left_out()]
         reason = "; ".join(filter(None, ways))
         with signals.holding():

@@ -36,9 +36,8 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.plan import Plan
 from assay.engine.data.samplers import Balanced, ByLength, Subset, Weighted
 from assay.engine.data.worker_faults import WorkerError
-from assay.engine.loop.bus import on
+from assay.engine.loop.bus import every, on
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import every
 from assay.engine.loop.process import Process, Supervised
 from assay.engine.loop.state import State
 from assay.engine.loop.styles.adapt import as_process

@@ -81,7 +81,7 @@ class TensorBoard:
         return None if self._file is None else self._file.path.parent
 
     def handlers(self) -> list[Handler]:
-        from assay.engine.loop.periods import every
+        from assay.engine.loop.bus import every
 
         # First of all at the end of an epoch: what is evaluated there belongs to the epochs that
         # are completed.

@@ -61,7 +61,7 @@ def test_a_limit_of_one_launch_stops_the_run_and_leaves_its_schedule_as_it_is(
         limited.run()
 
         assert rates == expected[:limit]
-        reached = limited.bounds.reached(limited.state)
+        reached = limited.bounds.reached_limit(limited.state)
         assert limit >= STEPS or reached == f"limit of {limit:,} step{'s' if limit > 1 else ''}"
 
         resumed, later = engine_of(schedule, BOUNDS[bounds])

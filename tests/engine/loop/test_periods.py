@@ -6,7 +6,7 @@ import pytest
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Every
-from assay.engine.loop.periods import every
+from assay.engine.loop.bus import every
 
 
 def nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 from assay.core.errors import InputError
 from assay.engine.data.adopt import as_source
 from assay.engine.data.loader import Loader
-from assay.engine.loop.run_length import arithmetic, larger
+from assay.engine.loop.bounds import arithmetic, larger
 
 
 class Images:

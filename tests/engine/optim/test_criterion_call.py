@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from assay.core.errors import InputError
 from assay.engine import Accuracy, Instance, Supervised, evaluate
-from assay.engine.optim.criterion_call import CriterionCall, is_by_position
+from assay.engine.optim.criterion import CriterionCall, is_by_position
 from engine.toys import engine, net, points, same_bits, weights_of
 
 PREDICTED, TARGET, MASK = object(), object(), object()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
-from assay.engine.optim.criterion_misfit import CriterionError
+from assay.engine.optim.criterion import CriterionError
 
 HALVES = torch.full((4,), 0.5)
 CLASSES = torch.tensor([0, 1, 2, 1])

@@ -12,7 +12,7 @@ from assay.core.errors import ArgumentError, InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import OptimizerStep, Supervised, WarmupLinear
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
-from assay.engine.optim.groups import Groups, described
+from assay.engine.optim.groups import Groups, describe_groups
 from engine.toys import engine, net
 
 
@@ -149,7 +149,7 @@ def test_the_sizes_of_groups_are_told() -> None:
     ]
     optimizer = torch.optim.AdamW(Groups(model, rules=rules), lr=1e-3)
 
-    assert described({"": optimizer}, model) == [
+    assert describe_groups({"": optimizer}, model) == [
         "group 1 of 2: lr 0.001, weight_decay 0.01: 28 parameters (embed.weight, encoder.0.weight)",
         "group 2 of 2: lr 0.001, weight_decay 0: 16 parameters"
         " (encoder.0.bias, encoder.1.weight, encoder.1.bias and 1 more)",

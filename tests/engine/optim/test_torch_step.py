@@ -17,6 +17,8 @@ from torch.optim.optimizer import (
 )
 from torch.profiler import ProfilerActivity, profile
 
+from assay.engine.optim import torch_step
+from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.torch_step import take_step
 
 Make = Callable[..., Optimizer]
@@ -67,6 +69,42 @@ def test_a_profile_has_the_entry() -> None:
         take_step(optimizer)
 
     assert "Optimizer.step#SGD.step" in {event.key for event in made.key_averages()}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_torch_that_wraps_a_step_in_another_way_takes_it_as_it_is(
+    is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries: list[str] = []
+    plain = torch.autograd.profiler.record_function
+    monkeypatch.setattr(
+        torch.autograd.profiler,
+        "record_function",
+        lambda name: (entries.append(name), plain(name))[1],
+    )
+    if not is_known:
+        monkeypatch.setattr(torch_step, "_AROUND", object())
+    trained = differentiated(model())
+
+    take_step(SGD(trained.parameters(), lr=0.1))
+
+    assert entries == ([] if is_known else ["Optimizer.step#SGD.step"])
+    assert weights(trained) != weights(model())
+
+
+def test_gradients_are_dropped_as_the_optimizer_does_it() -> None:
+    class Zeros(SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none=False)
+
+    grads = []
+    for make in (SGD, Zeros):
+        trained = differentiated(model())
+        OptimizerStep(make(trained.parameters(), lr=0.1)).gradients.clear()
+        grads.append([parameter.grad for parameter in trained.parameters()])
+
+    assert grads[0] == [None, None]
+    assert all(grad is not None and not grad.any() for grad in grads[1])
 
 
 def test_hooks_are_called() -> None:

@@ -19,11 +19,11 @@ from assay.core.schema import parse_period
 from assay.core.terminal import fold, in_notebook, visible
 from assay.engine.callbacks.ema import EMA
 from assay.engine.data.loader import Loader
+from assay.engine.loop.bounds import arithmetic
+from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import every as each
-from assay.engine.loop.run_length import arithmetic
 from assay.engine.loop.state import MeanLoss, State
-from assay.engine.optim.groups import described
+from assay.engine.optim.groups import describe_groups
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -406,7 +406,7 @@ def describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
         lines += arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
     if not is_evaluated:
         lines.append("nothing is evaluated: there is no data.valid")
-    groups = described(engine.process.backward.optimizers, engine.process.model)
+    groups = describe_groups(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])
 
 

@@ -14,12 +14,12 @@ from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
 from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import PROCESS_PARTS, load_process_state
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.deferred import copy_unless_
 from assay.engine.numerics.dtensor import distribute_like, local_tensor
-from assay.engine.optim.criterion import PARTS, load_process_state
 from assay.formats import manifest as manifests
 
 _FIRST = -50  # before who evaluates and saves
@@ -216,7 +216,7 @@ def load_to_evaluate(
     if path.is_dir() and any(part.name == "model" for part in manifests.read(path).parts):
         how.pop("pickled", None)
         report = fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
-        beside = tuple(p.name for p in manifests.read(path).parts if p.name in PARTS)
+        beside = tuple(p.name for p in manifests.read(path).parts if p.name in PROCESS_PARTS)
         if beside:
             load_process_state(process, load(path, parts=beside))
         return report

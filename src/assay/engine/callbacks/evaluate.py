@@ -23,8 +23,8 @@ from assay.engine.data.adopt import refuse_samples
 from assay.engine.data.batches import blame_device, length_of, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.source import settle_seed
+from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import every as each
 from assay.engine.loop.process import Process
 from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric

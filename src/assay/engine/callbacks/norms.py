@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
+from assay.engine.loop.bus import Before, steps
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import Before, steps
 from assay.engine.numerics.dtensor import global_norm, is_dtensor
 from assay.engine.numerics.sparse import entries
 

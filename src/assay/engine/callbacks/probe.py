@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
+from assay.engine.loop.bus import Before
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import Before
 from assay.engine.metrics.outputs import keep_artifact
 from assay.engine.numerics.structures import tensors_by_path
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from assay.core.events import NEVER, Event, Handler
+from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.periods import every as each
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import components
 from assay.engine.numerics.structures import tensors_in

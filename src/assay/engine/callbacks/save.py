@@ -27,9 +27,9 @@ from assay.engine.checkpoint.optimizer_state import NamedState
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.state_trials import ModelTrial, try_optimizer_state
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture
-from assay.engine.loop.periods import every as each
 from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError

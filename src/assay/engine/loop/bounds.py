@@ -1,4 +1,7 @@
-"""Bounds of a run: epochs, steps, samples and seconds; the first one reached ends it."""
+"""Bounds of a run: epochs, steps, samples and seconds; the first one reached ends it.
+
+Also the arithmetic that says how long a run is.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ class Bounds:
             length = state.length_error[1]
         state.epoch_length = None if length is None else max(length, state.epoch_step)
 
-    def reached(self, state: State) -> str:
+    def reached_limit(self, state: State) -> str:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
         steps = _least(self.steps, self.max_steps)
         if steps is not None and state.step >= steps:
@@ -184,3 +187,48 @@ def is_done(state: State) -> bool:
         or (state.max_epochs is not None and state.epoch >= state.max_epochs)
         or (state.step_bound is not None and state.step >= state.step_bound)
     )
+
+
+def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
+    """Return the lines about the length of a run: at most `total` steps, so many `epochs`.
+
+    An epoch is always a whole pass: 60,000 samples in batches of 128 are 469 steps, or 468 without
+    the last one.
+    """
+    size = loader.order.n
+    batch = loader.batch_size
+    steps = loader.steps_per_epoch
+    rest = size % batch
+    how = f", the last {rest:,} left out" if loader.drop_last else ", rounded up"
+    epoch = f"{steps:,} ({size:,} samples / {batch:,}{how if rest else ''})"
+    if epochs is not None:
+        whole = f"{count(epochs, 'epoch')} x {epoch} = {epochs * steps:,} steps"
+        is_shorter = total is not None and total < epochs * steps
+        lines = [f"{count(total or 0, 'step')}, which come before {whole}" if is_shorter else whole]
+    elif total is not None and steps:
+        lines = [f"{count(total, 'step')} = {total / steps:.4g} epochs x {epoch}"]
+    else:
+        lines = [f"an epoch has {epoch} steps"]
+    if loader.micro_batch_size != batch:
+        lines.append(f"a step has {loader.arithmetic}")
+    return lines
+
+
+def larger(source: Source, *, epochs: int, steps: int) -> tuple[int | None, int | None, str]:
+    """Of both bounds the one that is reached last, as (epochs, steps), and the arithmetic.
+
+    InputError where nobody can know which it is.
+    """
+    length = source.steps_per_epoch
+    if length is None:
+        raise InputError(
+            "Which of epochs and steps is reached last is unknown: nobody knows how many"
+            " batches an epoch has.",
+            fix='Give one of the two, or [train] until = "first".',
+        )
+    total = epochs * length
+    said = (
+        f"the larger of {count(steps, 'step')} and {count(epochs, 'epoch')} x {length:,}"
+        f" = {total:,} steps"
+    )
+    return (epochs, None, said) if total >= steps else (None, steps, said)

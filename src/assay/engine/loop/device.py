@@ -110,13 +110,15 @@ def threads_in_use() -> int:
 def channels_last(model: nn.Module) -> None:
     """Store convolution weights, and images given to the model, with their channels last."""
 
-    def turned(value: object) -> object:
+    def make_channels_last(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim() == 4 and value.is_floating_point():
             return value.contiguous(memory_format=torch.channels_last)
         return value
 
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model.register_forward_pre_hook(lambda _, args: tuple(turned(each) for each in args))
+    model.register_forward_pre_hook(
+        lambda _, args: tuple(make_channels_last(each) for each in args)
+    )
 
 
 def place(owner: object, device: torch.device) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from assay.core.errors import InputError
 from assay.core.events import ALWAYS, Event, Every, Handler
@@ -28,14 +28,13 @@ from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandLoop
 from assay.engine.loop.engine_state import as_stateful, resume
-from assay.engine.loop.epoch import EpochTimes
+from assay.engine.loop.epoch import EpochTimes, no_batch
 from assay.engine.loop.expected_length import ExpectedLength
 from assay.engine.loop.process import Process
 from assay.engine.loop.results import StepResults
 from assay.engine.loop.state import State
 from assay.engine.loop.step import TrainLoop
 from assay.engine.loop.styles.adapt import as_process
-from assay.engine.loop.trainable import check_trainable
 from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.buffers import NoBuffers, kept_buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
@@ -317,3 +316,24 @@ class Engine(TrainLoop):
         if not self._owns_signals:
             return nullcontext(NO_SIGNALS)
         return stopping(self.state.stop, say=_LOGGER.warning, polite=True)
+
+
+def check_trainable(process: Any, state: State, device: torch.device) -> None:
+    """Raise InputError for a process, data or device that cannot train."""
+    if getattr(process, "backward", None) is None:
+        raise InputError(
+            f"{type(process).__name__} cannot train: it has no `backward`.",
+            fix="Set process.backward = OptimizerStep(optimizer), or give Supervised an optimizer.",
+        )
+    if state.epoch_length == 0:
+        raise no_batch()
+    model = getattr(process, "model", None)
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    devices = {parameter.device for parameter in weights}
+    if devices and device.type not in {each.type for each in devices}:
+        there = ", ".join(sorted(map(str, devices)))
+        raise InputError(
+            f"The model is on {there}, the engine on {device}.",
+            fix=f'Give Engine(..., device="{there}"), or move the model before its optimizer is'
+            " made.",
+        )

@@ -16,7 +16,7 @@ from assay.engine.numerics.nan_debug import (
     in_the_data,
 )
 from assay.engine.numerics.seed import seed_all
-from assay.engine.optim.criterion_misfit import CriterionError, blame_dtype, samples_line
+from assay.engine.optim.criterion import CriterionError, blame_dtype, samples_line
 from assay.engine.optim.out_of_memory import is_out_of_memory, out_of_memory
 
 _MIXED = "got mixed torch.Tensor and DTensor"

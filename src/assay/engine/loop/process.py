@@ -21,13 +21,13 @@ from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import HOOK, key, restore_generators, seed_all
 from assay.engine.numerics.sparse import entries
 from assay.engine.numerics.structures import map_values
-from assay.engine.optim.criterion_call import (
+from assay.engine.optim.criterion import (
     PREDICTION_NAMES,
     TARGET_NAMES,
     CriterionCall,
     criterion_call,
+    misfit,
 )
-from assay.engine.optim.criterion_misfit import misfit
 from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
@@ -67,7 +67,7 @@ class Process(ABC):
     def training_step(self, batch: Any) -> Any:
         """Forward and backward of one micro-batch; no update."""
         if self.batch_hook is not None:
-            batch = self._hooked(batch)
+            batch = self._call_batch_hook(batch)
         loss, output = self._forward(batch)
         self.backward(loss)
         return output
@@ -100,7 +100,7 @@ class Process(ABC):
     def eval(self) -> None:
         self.train(False)
 
-    def _hooked(self, batch: Any) -> Any:
+    def _call_batch_hook(self, batch: Any) -> Any:
         assert self.batch_hook is not None
         # The engine has keyed torch by the micro-step.
         own = key(torch.default_generator.initial_seed() % 2**63, HOOK)
@@ -199,8 +199,7 @@ class Supervised(Process):
 
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
         if self._input is None:
-            # A tuple of types: a union would be made anew at each step.
-            if not isinstance(batch, (list, tuple)) or len(batch) != 2:
+            if not isinstance(batch, list | tuple) or len(batch) != 2:
                 raise _not_taken(batch)
             inputs, target = batch
             pred = self.model(inputs)
@@ -236,7 +235,7 @@ class Supervised(Process):
             pred = self.model(*inputs)
         if not isinstance(pred, Tensor) and not self._takes_fields(pred):
             raise self._no_tensor(pred)
-        return predicted(pred)
+        return outputs_by_name(pred)
 
     def _parts(self, batch: Any) -> tuple[list[Any], Any]:
         """Return the inputs and the target, or the targets, of a batch whose parts have names."""
@@ -262,7 +261,7 @@ class Supervised(Process):
     def _output(self, pred: Any, target: Any) -> dict[str, Any]:
         if isinstance(pred, Tensor):
             return {"pred": pred.detach(), "target": target}
-        return {**predicted(map_values(pred, Tensor.detach)), "target": target}
+        return {**outputs_by_name(map_values(pred, Tensor.detach)), "target": target}
 
     def _targets(self, target: Any) -> Sequence[Any]:
         """Return the targets for the criterion, one after another; none if they have no name."""
@@ -303,7 +302,7 @@ class Supervised(Process):
         )
 
 
-def predicted(pred: Any) -> dict[str, Any]:
+def outputs_by_name(pred: Any) -> dict[str, Any]:
     """Return what a model gave by name; `pred` is its prediction, if one can be told."""
     if isinstance(pred, Tensor):
         return {"pred": pred}

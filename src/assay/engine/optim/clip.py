@@ -22,7 +22,7 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
     device other than the CPU, reading the norm waits for the device. InputError for sparse
     gradients.
     """
-    parameters, grads = _checked(parameters)
+    parameters, grads = _dense_gradients(parameters)
     if not grads:
         return 0.0
     if _are_mixed(grads):
@@ -38,7 +38,7 @@ def clip_norm_(parameters: Iterable[Tensor], max_norm: float) -> float:
 
 def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """Clip like `clip_norm_`, without waiting for the device; return the 0-d norm before."""
-    parameters, grads = _checked(parameters)
+    parameters, grads = _dense_gradients(parameters)
     if not grads:
         return torch.zeros(())
     is_mixed = _are_mixed(grads)
@@ -57,7 +57,7 @@ def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tenso
     return total
 
 
-def _checked(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+def _dense_gradients(parameters: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if any(grad.is_sparse for grad in grads):

@@ -119,7 +119,7 @@ def _refuse_unfit(
     )
 
 
-def described(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str]:
+def describe_groups(optimizers: Mapping[str, Optimizer], model: nn.Module) -> list[str]:
     """A line for each group with how much is in it, and one for what is not trained."""
     names = _names(model)
     lines: list[str] = []

@@ -124,7 +124,7 @@ class _Warmup:
         warmup = self._warmup(total)
         if step < warmup:
             return self.start + (1.0 - self.start) * step / warmup
-        return self._decayed(step, warmup, total)
+        return self._decay(step, warmup, total)
 
     def check_length(self, total: int) -> None:
         """Raise InputError for a warm-up that is longer than the run of `total` steps or epochs."""
@@ -140,10 +140,12 @@ class _Warmup:
             return self.warmup
         # Rounded first: 0.07 * 100 is a little more than 7.
         return (
-            math.ceil(round(self.warmup_ratio * self._known(total), 9)) if self.warmup_ratio else 0
+            math.ceil(round(self.warmup_ratio * self._need_total(total), 9))
+            if self.warmup_ratio
+            else 0
         )
 
-    def _known(self, total: int | None) -> int:
+    def _need_total(self, total: int | None) -> int:
         if total is None:
             raise InputError(
                 f"{type(self).__name__} needs to know how long the run is.",
@@ -151,7 +153,7 @@ class _Warmup:
             )
         return total
 
-    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+    def _decay(self, step: int, warmup: int, total: int | None) -> float:
         """The factor after the warm-up."""
         raise NotImplementedError
 
@@ -163,8 +165,8 @@ class _Decay(_Warmup):
         super().__init__(**warmup)
         self.final = final
 
-    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
-        left = self._known(total) - warmup
+    def _decay(self, step: int, warmup: int, total: int | None) -> float:
+        left = self._need_total(total) - warmup
         share = min(1.0, (step - warmup) / max(1, left))
         return self.final + (1.0 - self.final) * self.shape(share)
 
@@ -218,7 +220,7 @@ class WarmupStep(_Warmup):
         self.step_size = step_size
         self.gamma = gamma
 
-    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+    def _decay(self, step: int, warmup: int, total: int | None) -> float:
         return float(self.gamma ** ((step - warmup) // self.step_size))
 
 
@@ -240,12 +242,14 @@ class WarmupMultiStep(_Warmup):
         self.milestones = tuple(milestones)
         self.gamma = gamma
 
-    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+    def _decay(self, step: int, warmup: int, total: int | None) -> float:
         passed = sum(step >= self._moment(each, total) for each in self.milestones)
         return float(self.gamma**passed)
 
     def _moment(self, milestone: float, total: int | None) -> int:
-        return int(round(milestone * self._known(total), 9)) if milestone < 1 else int(milestone)
+        return (
+            int(round(milestone * self._need_total(total), 9)) if milestone < 1 else int(milestone)
+        )
 
 
 class WarmupExponential(_Warmup):
@@ -255,7 +259,7 @@ class WarmupExponential(_Warmup):
         super().__init__(**warmup)
         self.gamma = gamma
 
-    def _decayed(self, step: int, warmup: int, total: int | None) -> float:
+    def _decay(self, step: int, warmup: int, total: int | None) -> float:
         return float(self.gamma ** (step - warmup))
 
 
@@ -281,8 +285,8 @@ class TorchSchedule:
         self.optimizer: Optimizer = scheduler.optimizer
         self._count = 0
         self._first = copy.deepcopy(scheduler.state_dict())
-        self._settings = self._owned()
-        self._left = self._owned()
+        self._settings = self._scheduled_settings()
+        self._left = self._scheduled_settings()
 
     def put(self, count: int) -> None:
         """Set the groups to their values after `count` steps (or epochs), in either direction.
@@ -292,13 +296,13 @@ class TorchSchedule:
         if self.metric is not None:
             return  # the metric decides, and a checkpoint keeps the rate that it has led to
         # A loaded state is of another count.
-        if count < self._count or self._left != self._owned():
+        if count < self._count or self._left != self._scheduled_settings():
             self.scheduler.load_state_dict(copy.deepcopy(self._first))
             for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
                 group.update(settings)
             self._count = 0
         if count == self._count:
-            self._left = self._owned()
+            self._left = self._scheduled_settings()
             return
         if getattr(self.optimizer, "_opt_called", False):  # torch's own mark
             self._advance(count)
@@ -309,7 +313,7 @@ class TorchSchedule:
                     "ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)"
                 )
                 self._advance(count)
-        self._left = self._owned()
+        self._left = self._scheduled_settings()
 
     def check_length(self, total: int) -> None:
         """Raise InputError for a scheduler that ends before the run of `total` steps or epochs."""
@@ -333,7 +337,7 @@ class TorchSchedule:
                 ) from error
             self._count += 1
 
-    def _owned(self) -> list[dict[str, Any]]:
+    def _scheduled_settings(self) -> list[dict[str, Any]]:
         return [
             {key: group[key] for key in _SCHEDULED if key in group}
             for group in self.optimizer.param_groups

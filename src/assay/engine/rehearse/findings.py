@@ -13,7 +13,7 @@ from traceback import walk_tb
 import torch
 
 from assay.core.errors import AssayError
-from assay.engine.optim.criterion_misfit import CriterionError
+from assay.engine.optim.criterion import CriterionError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import ModuleCall
 from assay.formats.rehearsal import Finding, Kind

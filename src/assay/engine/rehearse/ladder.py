@@ -20,13 +20,13 @@ from assay.engine.checkpoint.codec import encode
 from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
+from assay.engine.loop.engine_state import process_state
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import Pipes
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.private_torch import can_see_operations
 from assay.engine.numerics.structures import tensors_in
-from assay.engine.optim.criterion import process_state
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.pipeline_stages import Shapes, scale_shapes
 from assay.engine.rehearse.fake import Fakes, can_fake, is_unfakeable

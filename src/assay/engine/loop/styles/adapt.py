@@ -35,7 +35,7 @@ def as_process(
     if isinstance(thing, Process) or all(hasattr(thing, name) for name in COMPLETE):
         own = getattr(thing, "backward", None)
         if isinstance(own, OptimizerStepBase) and isinstance(backward, OptimizerStepBase):
-            thing.backward = _settled(own, backward, type(thing).__name__)
+            thing.backward = _choose_backward(own, backward, type(thing).__name__)
         return thing
     adapter = _adapter_of(thing)(
         thing,
@@ -88,7 +88,7 @@ def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBa
     if isinstance(adapter := getattr(own, "__self__", None), OwnProcess):
         own = adapter.backward
     if isinstance(own, OptimizerStepBase):
-        return own if given is None else _settled(own, given, type(thing).__name__)
+        return own if given is None else _choose_backward(own, given, type(thing).__name__)
     optimizer = getattr(thing, "optimizer", getattr(thing, "optim", None))
     if optimizer is None or given is None:
         return given if optimizer is None else as_optimizer_step(optimizer)
@@ -97,7 +97,9 @@ def _backward_of(thing: Any, given: OptimizerStepBase | None) -> OptimizerStepBa
     return given
 
 
-def _settled(own: OptimizerStepBase, given: OptimizerStepBase, who: str) -> OptimizerStepBase:
+def _choose_backward(
+    own: OptimizerStepBase, given: OptimizerStepBase, who: str
+) -> OptimizerStepBase:
     """Return the part that makes the updates: the process's own or the config's.
 
     InputError when settings would be lost.
