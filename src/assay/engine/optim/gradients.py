@@ -400,7 +400,7 @@ class Gradients:
 
     @property
     def can_defer(self) -> bool:
-        """Whether torch's kernel is used: only that sets a flag without waiting for the device."""
+        """True where the kernel of torch is used: only that sets a flag without waiting."""
         return self._found is not None
 
     def choose_check(self) -> None:
