@@ -1,6 +1,6 @@
 """Engine: the training loop as users call it, and how a run begins and ends.
 
-The step itself is in `step`. An engine knows no config, no files and no ranks.
+The step itself is in `step`. An engine knows no config and no files.
 """
 
 from __future__ import annotations

@@ -86,8 +86,7 @@ class OptimizerStep(OptimizerStepBase):
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         self.gradients.begin(sizes, self.ranks)
-        if self.losses:
-            self.losses = {}
+        self.losses = {}
         if self.flag is not None and self.lasting is not None:
             self.flag.copy_(self.lasting)
         elif self.flag is not None and self.non_finite == "skip":
