@@ -107,7 +107,7 @@ class AlchemyProcess(FlaggedForward):
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         task = _task_with("step")
-        return super().forward_step(batch) if task is None else self.told(task.step(batch))
+        return super().forward_step(batch) if task is None else self.read_result(task.step(batch))
 
     def validation_step(self, batch: Any) -> Any:
         task = _task_with("eval_step")
