@@ -67,7 +67,7 @@ engine/callbacks/evaluate.py: Evaluate.__init__ count_samples empty_split metric
 engine/callbacks/norms.py: Norms.__init__
 engine/callbacks/pipelines.py: Pipelines.__init__
 engine/callbacks/probe.py: Probe.__init__ Probe.check
-engine/callbacks/profile.py: Profile.__init__
+engine/callbacks/resources.py: Profile.__init__
 engine/checkpoint/weight_mapping.py: _read_hdf5 _rename_by _reshape _rule*3 _table
     map_weights*2
 engine/checkpoint/weights.py: _rename*2 _unpickle*2 read_foreign*2

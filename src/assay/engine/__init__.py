@@ -24,8 +24,7 @@ from assay.engine.callbacks.evaluate import Evaluate, evaluate
 from assay.engine.callbacks.norms import Norms
 from assay.engine.callbacks.pipelines import Pipelines
 from assay.engine.callbacks.probe import Probe
-from assay.engine.callbacks.profile import Profile
-from assay.engine.callbacks.resources import Memory, Throughput
+from assay.engine.callbacks.resources import Memory, Profile, Throughput
 from assay.engine.callbacks.save import Save
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.engine.rehearse.largest import largest, resize_batch
+from assay.engine.rehearse.ladder import largest, resize_batch
 
 
 @given(

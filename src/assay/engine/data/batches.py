@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from assay.core.errors import InputError
+from assay.engine.checkpoint.codec import as_bytes
+from assay.engine.numerics.sparse import components
 from assay.engine.numerics.structures import (
     fields_of,
     map_values,
@@ -91,16 +93,11 @@ def digest(sample: Any) -> int:
     value = 0
     for name, leaf in leaves(sample):
         value = crc32(name.encode(), value)
-        if isinstance(leaf, torch.Tensor):
-            leaf = leaf.detach().cpu()
-            if (
-                leaf.dtype in (torch.bfloat16, torch.complex32)
-                or leaf.dtype.is_complex
-                or leaf.dtype.itemsize == 1
-            ):
-                leaf = leaf.contiguous().reshape(-1).view(torch.uint8)
-            leaf = leaf.numpy()
-        if isinstance(leaf, np.ndarray):
+        if isinstance(leaf, Tensor):
+            value = crc32(f"{leaf.dtype}{tuple(leaf.shape)}".encode(), value)
+            for part in components(leaf.detach()):
+                value = crc32(as_bytes(part), value)
+        elif isinstance(leaf, np.ndarray):
             value = crc32(
                 np.ascontiguousarray(leaf).tobytes(),
                 crc32(f"{leaf.dtype}{leaf.shape}".encode(), value),

@@ -19,9 +19,8 @@ import torch
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.data.batches import refuse_none
+from assay.engine.data.batches import digest, refuse_none
 from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, restore_generators
-from assay.engine.numerics.structures import parts_of
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -178,12 +177,13 @@ class Fetch:
         self._is_checked = True
 
     def _is_same_twice(self, epoch: int, position: int, first: Sequence[int]) -> bool:
-        samples = []
+        digests = []
         for _ in range(2):
             self._seed(epoch, position)
             before = comparable_state() if self.randomness == "none" else None
-            samples.append(
-                self._items(first) if self.randomness == "batch" else [self._item(i) for i in first]
+            is_batch = self.randomness == "batch"
+            digests.append(
+                digest(self._items(first) if is_batch else [self._item(i) for i in first])
             )
             if before is not None and comparable_state() != before:
                 raise InputError(
@@ -194,7 +194,7 @@ class Fetch:
                         "position."
                     ),
                 )
-        return same(*samples)
+        return digests[0] == digests[1]
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
@@ -251,32 +251,6 @@ def randomness_of(dataset: MapDataset) -> Randomness:
     if type(dataset) is torch.utils.data.TensorDataset:
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
-
-
-def same(one: Any, other: Any) -> bool:
-    """Return True if two samples are equal; values that cannot be compared count as equal."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        return _same_array(one.detach(), other.detach())
-    if isinstance(one, np.ndarray):
-        alike = one.shape == other.shape and one.dtype == other.dtype
-        return bool(alike and one.tobytes() == other.tobytes())
-    if (parts := parts_of(one)) is not None:
-        mine, others = dict(parts), dict(parts_of(other) or ())
-        return mine.keys() == others.keys() and all(same(mine[key], others[key]) for key in mine)
-    if isinstance(one, bool | int | float | complex | str | bytes | np.generic):
-        return bool(one == other) or bool(one != one and other != other)
-    return True
-
-
-def _same_array(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.is_floating_point() or one.is_complex():
-        has_same_nan = torch.equal(one.isnan(), other.isnan())
-        return has_same_nan and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return torch.equal(one, other)
 
 
 _TOLD: dict[int, tuple[weakref.ref[Any], int]] = {}

@@ -36,7 +36,7 @@ from assay.engine.loop.state import State
 from assay.engine.loop.step import TrainLoop
 from assay.engine.loop.styles.adapt import as_process
 from assay.engine.metrics.means import LoggedMeans
-from assay.engine.numerics.buffers import NoBuffers, kept_buffers
+from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import StepRandomness, checked_seed
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import Losses
@@ -102,7 +102,7 @@ class Engine(TrainLoop):
         self.ranks = DataParallelGroup()
         self.pipeline = None
         self.kept = []
-        self.buffers = NoBuffers()
+        self.buffers = Buffers()
         self.times = EpochTimes()
         self.seconds = self.times.totals
         self.randomness = StepRandomness(self.seed)
@@ -298,7 +298,7 @@ class Engine(TrainLoop):
         self.bounds.recount(state, self.source)
         self.logged = LoggedMeans(lambda: state.batch)
         model = getattr(self.process, "model", None)
-        self.buffers = kept_buffers(model) if backward.non_finite != "ignore" else NoBuffers()
+        self.buffers = Buffers(model if backward.non_finite != "ignore" else None)
         defers = self._defers and not self.ranks.is_distributed
         self.results.begin(defer_to=self.device if defers else None)
         if isinstance(self.process, Process):

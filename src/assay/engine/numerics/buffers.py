@@ -35,11 +35,14 @@ class _Kept:
 
 
 class Buffers:
-    """Copies of all buffers, renewed only where one has changed: constants cost nothing."""
+    """Copies of all buffers, renewed only where one has changed: constants cost nothing.
 
-    def __init__(self, model: nn.Module) -> None:
+    Without a model there are none.
+    """
+
+    def __init__(self, model: object = None) -> None:
         self._kept: list[_Kept] = []
-        for module in model.modules():
+        for module in model.modules() if isinstance(model, nn.Module) else ():
             home = private_torch.buffers_of(module)
             is_quiet = isinstance(module, private_torch.Normalisation)
             for name, tensor in home.items():
@@ -49,7 +52,6 @@ class Buffers:
                 version = private_torch.version_of(tensor)
                 self._kept.append(_Kept(home, name, tensor, version, copy, is_quiet))
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Keep a copy of the current buffers, for `put_back`."""
         copies: list[Tensor] = []
@@ -66,7 +68,8 @@ class Buffers:
             kept.tensor = tensor
             kept.version = private_torch.version_of(tensor)
         if copies:
-            private_torch.foreach_copy_(copies, tensors)  # one kernel for all on a GPU
+            with torch.no_grad():
+                private_torch.foreach_copy_(copies, tensors)  # one kernel for all on a GPU
 
     @torch.no_grad()
     def put_back(self) -> None:
@@ -97,26 +100,3 @@ class Buffers:
                 tensors.append(tensor)
         if copies:
             copy_unless_(1 - flag, tensors, copies)
-
-
-class NoBuffers(Buffers):
-    """Buffers of a model that has none, or whose changes always count: nothing is kept."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Module())
-
-    def keep(self) -> None:
-        """Keep nothing."""
-
-    def put_back(self) -> None:
-        """Put nothing back."""
-
-    def put_back_where(self, flag: Tensor) -> None:
-        """Put nothing back."""
-
-
-def kept_buffers(model: object) -> Buffers:
-    """Return the buffers of a model; `NoBuffers` where there are none."""
-    if isinstance(model, nn.Module) and next(model.buffers(), None) is not None:
-        return Buffers(model)
-    return NoBuffers()
