@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from assay.compat.parts.devices import StayOnCpu
 from assay.config.older_systems.pasted import missing_names
-from assay.engine.numerics.without_gpu import StayOnCpu
 from examples import SRC
 from warm_python import Run
 

@@ -397,7 +397,7 @@ def test_the_lines_have_the_formats_of_the_meter_and_the_parameters_count(
 
 @pytest.mark.row("C58")
 def test_a_loader_gives_its_batches_on_the_device_that_it_is_told() -> None:
-    from assay.engine.data.device_loader import DataLoader
+    from assay.compat.parts.devices import DataLoader
 
     data = torch.utils.data.TensorDataset(torch.ones(6, 2), torch.zeros(6))
     loader = DataLoader(data, batch_size=4, device="meta")

@@ -76,9 +76,7 @@ def _devices(text: str, folder: Path) -> AbstractContextManager[Any]:
     """
     if not any(".cuda(" in each for each in (text, *imported_texts(text, folder))):
         return nullcontext()
-    context: AbstractContextManager[Any] = import_module(
-        "assay.engine.numerics.without_gpu"
-    ).cuda_calls()
+    context: AbstractContextManager[Any] = import_module("assay.compat.parts.devices").cuda_calls()
     return context
 
 

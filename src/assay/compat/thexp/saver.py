@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from assay.compat.parts.torch_file import write_torch_file
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.weights import write_torch_file
 
 
 class TorchFileSaver:

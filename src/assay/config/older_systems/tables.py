@@ -382,7 +382,7 @@ THEXP: Mapping[str, OlderName] = {
         is_module=True,
     ),
     "thexp.utils.date.dataloader.DataLoader": OlderName(
-        target="assay.engine.data.device_loader.DataLoader",
+        target="assay.compat.parts.devices.DataLoader",
         instead="`torch.utils.data.DataLoader`: the engine moves the batches",
     ),
 }

@@ -1,14 +1,36 @@
-"""DataLoader of torch that moves its batches to a device."""
+"""Code that says itself where its tensors lie: `.cuda()` without a GPU, loaders with a device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from assay.engine.data.batches import to_device
+
+
+class StayOnCpu(TorchFunctionMode):
+    """Context in which `.cuda()` of a tensor or module returns it as it is."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def cuda_calls() -> AbstractContextManager[Any]:
+    """Return the context for code that moves everything to a GPU: without one it stays here."""
+    return nullcontext() if torch.cuda.is_available() else StayOnCpu()
 
 
 class DataLoader(TorchDataLoader[Any]):
