@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -89,6 +90,12 @@ class Counting(nn.Module):
     def forward(self, x):
         states, _ = self.lstm(self.embed((x.abs() * 2).long().clamp(max=4)))
         return self.head(states[:, -1])
+
+
+class Guarded(Net):
+    def __init__(self, token):
+        super().__init__()
+        assert token.startswith("hf_")
 
 
 class Two(nn.Module):
@@ -436,6 +443,25 @@ def test_batches_of_one_sample_make_a_model_that_takes_more(project: Path) -> No
 def test_a_config_in_the_place_of_a_run_is_told_apart(project: Path) -> None:
     with pytest.raises(InputError, match=r"toy.toml is a config, and an export takes a run"):
         export("toy.toml")
+
+
+@pytest.mark.parametrize("target", ["onnx", "torch-export", "safetensors"])
+def test_an_export_holds_no_paths_of_this_machine_and_no_secrets(
+    project: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setenv("HUB_TOKEN", "hf_notforanybodyelse0123456789")
+    run = record_toy(project, "models.Guarded", "model.token=${env:HUB_TOKEN}")
+
+    result = leave(run, target)
+
+    assert result.folder is not None
+    for file in filter(Path.is_file, result.folder.rglob("*")):
+        content = file.read_bytes()
+        if file.suffix == ".pt2":
+            content = b"".join(map(ZipFile(file).read, ZipFile(file).namelist()))
+        assert str(project).encode() not in content, file
+        assert b"site-packages" not in content, file
+        assert b"notforanybodyelse" not in content, file
 
 
 def test_a_part_of_a_model_is_exported_by_its_name(project: Path) -> None:

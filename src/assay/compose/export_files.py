@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.config.tree import Leaf, List, Node, Table, is_data, plain
+from assay.config.tree import Leaf, List, Node, Table
+from assay.core.code_places import is_of_user
 from assay.core.formatting import number
 from assay.formats.export_folder import ExportCertificate, ExportSchema, Target
 
@@ -99,13 +100,11 @@ def _expression(node: Node, imports: dict[str, None]) -> str:
     """Return Python that makes what a node says; "" where it cannot be written."""
     match node:
         case Leaf(value=value):
-            is_reference = isinstance(value, str) and value.startswith("@")
+            is_reference = isinstance(value, str) and (value[:1] == "@" or "${" in value)
             return "" if is_reference else repr(value)
         case List(items=items):
             parts = [_expression(item, imports) for item in items]
             return f"[{', '.join(parts)}]" if all(parts) else ""
-        case Table() if is_data(node):
-            return repr(plain(node))
         case Table() if node.target is None:
             pairs = {key: _expression(item, imports) for key, item in node.items.items()}
             inside = ", ".join(f"{key!r}: {text}" for key, text in pairs.items())
@@ -135,7 +134,7 @@ def modules_of_user(folders: Sequence[Path]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(file, str):
+        if not isinstance(file, str) or not is_of_user(file):
             continue
         for folder in folders:
             if Path(file).is_relative_to(folder) and Path(file).suffix == ".py":
@@ -164,7 +163,6 @@ _ONNX = (
         "import os",
         _PATH,
         'os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would report to its maker',
-        "import numpy",
         "import onnxruntime",
         "from safetensors.numpy import load_file",
     )
@@ -173,7 +171,7 @@ session = onnxruntime.InferenceSession(here / "{model}")
 inputs = {{each.name: batch["input." + each.name] for each in session.get_inputs()}}
 names = [each.name for each in session.get_outputs()]
 for name, output in zip(names, session.run(names, inputs)):
-    difference = numpy.abs(output - batch["output." + name]).max()
+    difference = abs(output.astype(float) - batch["output." + name].astype(float)).max()
     print(name, output.dtype, output.shape, f"difference {{difference:.2g}}")
 """
 )

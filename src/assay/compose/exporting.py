@@ -41,6 +41,7 @@ from assay.formats.verdict import Verdict
 from assay.query.find import find
 from assay.query.run import RunView
 from assay.record.edits import keep_verdict
+from assay.store.code_trees import make_room
 from assay.store.layout import refusal
 
 if TYPE_CHECKING:
@@ -126,29 +127,33 @@ def export(
     config = open_saved(view, use="export it", trust=trust, tell=tell)
     weights = weights_at(address)
     with open_run_scope(config, Launch(device="cpu")) as scope, _scratch(place) as scratch:
-        exporting = _Exporting(view, weights, scope, wanted)
+        exporting = _Exporting(view, weights, scope, wanted, place)
         interface, parity, files = exporting.write_model(scratch)
         certificate = exporting.certify(parity, files)
         _keep_verdict(view, weights, certificate, tell)
         schema = _schema_of(interface, files[0].name)
+        result = ExportResult(folder=None, schema=schema, certificate=certificate, why=weights.why)
         if not certificate.is_within and not wanted.force:
-            return ExportResult(
-                folder=None, schema=schema, certificate=certificate, why=weights.why
-            )
-        exporting.write_rest(scratch, interface, schema, certificate, tell)
-        moved = _put_in_place(scratch, place)
-    return ExportResult(
-        folder=place, schema=schema, certificate=certificate, why=weights.why, moved=moved
-    )
+            return result
+        with _explain_disk_errors(place):
+            exporting.write_rest(scratch, interface, schema, certificate, tell)
+            moved = _put_in_place(scratch, place)
+    return replace(result, folder=place, moved=moved)
 
 
 class _Exporting:
     """One export: the run's parts, built anew on the CPU, and the files made of them."""
 
     def __init__(
-        self, view: RunView, weights: Weights, scope: RunScope, wanted: ExportRequest
+        self,
+        view: RunView,
+        weights: Weights,
+        scope: RunScope,
+        wanted: ExportRequest,
+        place: Path,
     ) -> None:
         self.view, self.weights, self.scope, self.wanted = view, weights, scope, wanted
+        self.place = place
         self.split = wanted.split or _evaluated_split(scope)
         if self.split not in splits_of(scope.root):
             raise InputError(
@@ -210,16 +215,18 @@ class _Exporting:
     def _write(self, interface: Interface, scratch: Path) -> tuple[list[Path], Runner]:
         from assay.engine.export import program, runners
 
-        with _explain_disk_errors(scratch):
-            if self.wanted.target == "safetensors":
+        if self.wanted.target == "safetensors":
+            with _explain_disk_errors(self.place):
                 files = program.write_weights(self.module, scratch)
-                return files, runners.run_weights(files[0], self._fresh_module(), interface)
-            graph = program.trace_program(self.module, interface)
-            if self.wanted.target == "onnx":
+            return files, runners.run_weights(files[0], self._fresh_module(), interface)
+        graph = program.trace_program(self.module, interface)
+        if self.wanted.target == "onnx":
+            with _explain_disk_errors(self.place):
                 files = program.write_onnx(graph, interface, scratch)
-                return files, runners.run_onnx(files[0], interface)
+            return files, runners.run_onnx(files[0], interface)
+        with _explain_disk_errors(self.place):
             files = program.write_program(graph, scratch)
-            return files, runners.run_program(files[0], interface)
+        return files, runners.run_program(files[0], interface)
 
     def _fresh_module(self) -> Any:
         """Return the exported module of a model that is built anew, with other weights."""
@@ -283,20 +290,19 @@ class _Exporting:
             "README.md": readme,
             "run_model.py": script_of(schema, self.wanted.target),
         }
-        with _explain_disk_errors(scratch):
-            (scratch / "example.safetensors").write_bytes(
-                save({name: tensor.contiguous().clone() for name, tensor in batch.items()})
-            )
-            for name, text in texts.items():
-                (scratch / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-            if self.wanted.target == "safetensors":
-                self._write_construction(scratch, interface, schema, tell)
+        (scratch / "example.safetensors").write_bytes(
+            save({name: tensor.contiguous().clone() for name, tensor in batch.items()})
+        )
+        for name, text in texts.items():
+            (scratch / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+        if self.wanted.target == "safetensors":
+            self._write_construction(scratch, interface, schema, tell)
 
     def _write_construction(
         self, scratch: Path, interface: Interface, schema: ExportSchema, tell: Tell
     ) -> None:
         """Write a script that builds the model from copies of its modules, and try it."""
-        node = get_at(self.scope.root, ("model",))
+        node = get_at(self.scope.config.root, ("model",))  # without the values of secrets
         assert node is not None
         lines = construction_of(node, self.wanted.part, interface.spelled_call)
         script = scratch / "run_model.py"
@@ -341,23 +347,19 @@ _OTHER = "name another folder"
 
 
 @contextmanager
-def _explain_disk_errors(scratch: Path) -> Iterator[None]:
+def _explain_disk_errors(place: Path) -> Iterator[None]:
     """Turn an OSError of writing into one clear error."""
     try:
         yield
     except OSError as error:
-        raise refusal(error, scratch, "The export cannot be written", fix=_OTHER) from error
+        raise refusal(error, place, "The export cannot be written", fix=_OTHER) from error
 
 
 def _put_in_place(scratch: Path, place: Path) -> Path | None:
     """Rename the finished folder; move what was there aside, and return where."""
-    moved = None
-    with _explain_disk_errors(place):
-        if os.path.lexists(place):
-            numbers = (place.with_name(f"{place.name}.old-{i}") for i in range(1, 10_000))
-            moved = next(path for path in numbers if not os.path.lexists(path))
-            os.rename(place, moved)
-        os.rename(scratch, place)
+    moved = make_room(place, force=True)
+    place.rmdir()
+    os.rename(scratch, place)
     return moved
 
 

@@ -86,6 +86,8 @@ def write_onnx(
     except torch.onnx.OnnxExporterError as error:
         raise _explain_onnx_error(error) from error
     assert written is not None
+    for node in written.model.graph.all_nodes():
+        node.metadata_props.pop("pkg.torch.onnx.stack_trace", None)  # lines and paths of here
     written.save(path, external_data=is_large)
     return sorted(folder.glob("model.onnx*"))
 
@@ -93,6 +95,9 @@ def write_onnx(
 def write_program(program: torch.export.ExportedProgram, folder: Path) -> list[Path]:
     """Write a graph as `model.pt2`."""
     path = folder / "model.pt2"
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            node.meta.pop("stack_trace", None)  # lines and paths of here
     content = io.BytesIO()  # torch's own writer says nothing of a full disk
     with _silence_torch():
         torch.export.save(program, content)
