@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.sources.toml import read, read_all
+from assay.config.sources.toml import read, read_all, value_in
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, plain, same, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import ConfigError
@@ -493,3 +493,13 @@ def test_times_and_dates_keep_their_kind() -> None:
     assert plain(root)["b"] == time(3, 4, 5)
     assert place(get_at(root, ("c",))) == (3, 5, 3, 25)
     assert place(get_at(root, ("d",))) == (4, 5, 4, 15)
+
+
+def test_a_value_that_is_typed_once_is_read_once_for_all_variants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "[0.125, 0.25, 0.375]"
+    first = value_in(text)
+    monkeypatch.setattr("assay.config.sources.toml._TomlParser", None)
+
+    assert first is not None and value_in(text) is first

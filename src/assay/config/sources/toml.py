@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NoReturn
 
 from assay.config.sources import toml_tokens as tokens
@@ -53,9 +54,14 @@ def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, l
 def value_in(text: str) -> Node | None:
     """Return the one value that `text` is; None when it is no TOML value, or more than one."""
     try:
-        return _TomlParser(TextPositions(text, "<value>", keep=False)).single()
+        return _read_value(text)
     except (UnreadableError, AbandonedError, RecursionError):
         return None
+
+
+@lru_cache(maxsize=64)  # each of thousands of variants reads the whole list of a sweep again
+def _read_value(text: str) -> Node | None:
+    return _TomlParser(TextPositions(text, "<value>", keep=False)).single()
 
 
 # --- tables being filled --------------------------------------------------------------------------
