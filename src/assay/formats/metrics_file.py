@@ -16,13 +16,13 @@ takes several KEYS frames, `first` being the index of the frame's first name and
 names in the whole set. `axis` is the index of the name that is the x axis of the others; 0xFFFF:
 the step is. Frames that others depend on, KEYS and REWIND, are written twice.
 
-CHUNK, written when a run ends: u32 branch (0: on the curve; else the attempt whose rewind left it),
-u32 flags, i64 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left out;
-both NaN where nothing is left); then `rows` steps as u32 offsets from the base step (i64 absolute
-if flag 1); then `rows` times as u32 ticks from the base time (i64 unix ns if flag 2); then for each
-column `rows` f64; with flag 4 then `rows` u32, the place of each row among all rows of the file in
-the order in which they were logged: of the rows of several key sets the times do not tell, since
-the clock may be set back. Each array is padded to whole words.
+CHUNK, written as a long run ends: u32 branch (0: on the curve; else the attempt whose rewind left
+it), u32 flags, i64 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left
+out; both NaN where nothing is left); then `rows` steps as u32 offsets from the base step (i64
+absolute if flag 1); then `rows` times as u32 ticks from the base time (i64 unix ns if flag 2); then
+for each column `rows` f64; with flag 4 then `rows` u32, the place of each row among all rows of the
+file in the order in which they were logged: of the rows of several key sets the times do not tell,
+since the clock may be set back. Each array is padded to whole words.
 """
 
 from __future__ import annotations
