@@ -10,7 +10,7 @@ from assay.build.builder import build, instantiate
 from assay.build.context import ROLES, Context, current
 from assay.build.context_entries import Promise
 from assay.build.context_errors import ContextError
-from assay.build.criterion_args import check_criterion_args
+from assay.build.criterion_args import check_criteria, check_criterion_args
 from assay.build.graph import check_graph, plan_context, plugin_paths, promise_run, promised_types
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
@@ -32,6 +32,7 @@ __all__ = [
     "TargetError",
     "as_plugin",
     "build",
+    "check_criteria",
     "check_criterion_args",
     "check_graph",
     "check_materials",

@@ -1,4 +1,4 @@
-"""Check of `[process] criterion_args` against the call of the criterion."""
+"""Checks of the criterion: that there is one, and `[process] criterion_args` against its call."""
 
 from __future__ import annotations
 
@@ -9,11 +9,31 @@ from typing import Any
 
 from assay.build.graph import expected_type
 from assay.build.parameters import Signature, signature_of
-from assay.config.tree import KeyPath, Table, dotted, get_at
+from assay.config.tree import KeyPath, Leaf, Table, dotted, get_at, walk
 from assay.core.diagnostics import Problem
 from assay.core.errors import choose
 
 _PATH: KeyPath = ("process", "criterion_args")
+
+
+def check_criteria(root: Table) -> list[Problem]:
+    """Return a problem if [process] has a criterion of its own beside [criterion]."""
+    own = get_at(root, ("process", "criterion"))
+    is_referred_to = any(
+        isinstance(node, Leaf) and str(node.value).startswith("@criterion")
+        for _, node in walk(root)
+    )
+    if "criterion" not in root.items or not isinstance(own, Table) or is_referred_to:
+        return []
+    return [
+        Problem(
+            kind="clash",
+            message="[process] has a `criterion` of its own, so that [criterion] is never used",
+            origin=root.key_origin("criterion"),
+            key="criterion",
+            fix='leave one of them out, or write criterion = "@criterion" under [process]',
+        )
+    ]
 
 
 def check_criterion_args(

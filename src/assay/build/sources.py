@@ -53,6 +53,14 @@ def _clashes(split: str, table: Table) -> Iterator[Problem]:
                 key=f"data.{split}.{other}",
                 fix="leave one of them out",
             )
+    if split != "train" and "micro_batch_size" in table.items:
+        yield Problem(
+            kind="unused-key",
+            message="`micro_batch_size` divides a batch of [data.train]; no other is divided",
+            origin=table.key_origin("micro_batch_size"),
+            key=f"data.{split}.micro_batch_size",
+            fix=f"write it as batch_size under [data.{split}]",
+        )
     workers = table.items.get("workers")
     if workers is None or (isinstance(workers, Leaf) and workers.value == 0):
         for name in schema.LOADER_OF_WORKERS:

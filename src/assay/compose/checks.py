@@ -81,6 +81,7 @@ def check_calls(config: Config, *, strict: bool = False, training: bool = True) 
 def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what is wrong between calls that are right in themselves."""
     from assay.build import (
+        check_criteria,
         check_criterion_args,
         check_graph,
         check_materials,
@@ -90,6 +91,7 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
 
     yield from check_sources(root, **where)
     yield from check_materials(root, **where)
+    yield from check_criteria(root)
     yield from check_criterion_args(root, **where)
     yield from check_graph(root, plan_context(root, **where), **where)
     yield from _impossible_numbers(root)

@@ -13,7 +13,12 @@ from typing import Any
 from assay.config.loading import Config
 from assay.config.overrides import suggest_other_section
 from assay.config.resolver import with_external_values
-from assay.config.standard_keys import evaluation_problems, key_problems, source_problems
+from assay.config.standard_keys import (
+    evaluation_problems,
+    key_problems,
+    parallel_problems,
+    source_problems,
+)
 from assay.config.target_names import target_problems
 from assay.config.tree import (
     CLI,
@@ -80,6 +85,7 @@ def _problems(
     if is_whole:
         problems += source_problems(root)
         problems += evaluation_problems(root)
+        problems += parallel_problems(root)
     problems += at_most(target_problems(root, UserModules(config.user_dirs), trusted))
     problems += at_most(_half_characters(root))
     return _in_order(config, problems)

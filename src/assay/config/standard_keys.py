@@ -205,6 +205,19 @@ def _texts(node: Node, path: KeyPath) -> Iterator[Problem]:
             yield wrong_type(item, (*path, name), "a string")
 
 
+def parallel_problems(root: Table) -> Iterator[Problem]:
+    """Yield keys of a pipeline where there is none."""
+    parallel = root.items.get("parallel")
+    if not isinstance(parallel, Table) or "pipeline" in parallel.items:
+        return
+    for name in ("schedule", "stages", "split"):
+        if name in parallel.items:
+            path: KeyPath = ("parallel", name)
+            what = f"`{name}` is of a pipeline, and there is none"
+            fix = "leave it out, or write pipeline = 2 under [parallel]"
+            yield problem_at("unused-key", what, parallel.items[name], path, fix)
+
+
 def evaluation_problems(root: Table) -> Iterator[Problem]:
     """Yield splits that are named and not there, and a best metric that is never measured."""
     data, evaluate, checkpoint = (

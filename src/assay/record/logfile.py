@@ -141,11 +141,12 @@ def debugging(stream: TextIO | None = None) -> Iterator[None]:
 
 def formatter(tag: str, fmt: str = "", datefmt: str = "") -> logging.Formatter:
     """Return the formatter of `log.txt`, or of `fmt` and `datefmt`; InputError for a bad format."""
+    defaults = {"tag": " ".join(tag.split())}
     try:
-        return logging.Formatter(
-            fmt or FORMAT, datefmt or None, defaults={"tag": " ".join(tag.split())}
-        )
-    except ValueError as error:
+        form = logging.Formatter(fmt or FORMAT, datefmt or None, defaults=defaults)
+        form.format(logging.makeLogRecord({"msg": "a line"}))  # a name that no line has
+        return form
+    except (KeyError, TypeError, ValueError) as error:
         fix = 'fmt="%(asctime)s %(levelname)s %(message)s"'
         raise InputError(f"The log format {fmt!r} cannot be used: {error}.", fix=fix) from error
 

@@ -359,6 +359,44 @@ def test_all_that_cannot_be_kept_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "near"),
+    [
+        ("plugin = [L('assay.engine.EMA')(decay=0.9)]", "plugins"),
+        ("pluggins = [L('assay.engine.EMA')(decay=0.9)]", "plugins"),
+        ("pluginz = ['assay.engine.EMA']", "plugins"),
+        ("load_weigths = 'best'", "load_weights"),
+        ("sead = 3", "seed"),
+        ("Seed = 7", "seed"),
+        ("desk = 'x'", "desc"),
+        ("tags = 'x'", "tag"),
+    ],
+)
+def test_a_misspelt_name_of_a_python_config_is_told(line: str, near: str, tmp_path: Path) -> None:
+    name = line.partition(" ")[0]
+
+    problems = check_shape(opened(tmp_path, f"from assay.config import L\n{line}\n"))
+
+    assert [(each.origin.line, each.kind) for each in problems if name in each.message] == [
+        (2, "unknown-key")
+    ]
+    assert any(f"did you mean `{near}`?" in each.fix for each in problems)
+
+
+def test_numbers_and_lists_on_the_way_to_a_config_are_no_keys(tmp_path: Path) -> None:
+    text = """\
+        from assay.config import L
+        widths = [8, 16]
+        blocks = [dict(width=width) for width in widths]
+        rate, steps = 0.1, 100
+        model = L("net.Net")(width=widths[0], blocks=blocks, rate=rate, steps=steps)
+    """
+
+    problems = check_shape(opened(tmp_path, text))
+
+    assert not [each for each in problems if each.kind == "unknown-key"]
+
+
+@pytest.mark.parametrize(
     ("text", "place", "message"),
     [
         ("seed = 1\ntrain = dict(\n", (2, 13), "'(' was never closed"),

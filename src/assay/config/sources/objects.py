@@ -9,7 +9,6 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import SequenceMatcher
 from enum import Enum
 from typing import Any
 
@@ -30,7 +29,7 @@ from assay.config.tree import (
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import AssayError
+from assay.core.errors import AssayError, nearest
 
 FACTORY = "_partial_"
 _OTHER_TYPE = "_target_"
@@ -442,6 +441,9 @@ WHOLE = "config"
 
 _SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.MAKERS}
 _PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table", "tables")}
+_AS_TEXT = {*_PLAIN, "load_weights"}
+"""Standard keys that may be plain values; `load_weights` is a path or a table."""
+_NEAR = 0.75
 
 
 def sections_of(
@@ -481,9 +483,10 @@ def _is_table(value: Any) -> bool:
 def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
     """Return the names that are sections, and a problem for each that only looks like one.
 
-    Standard names always are. Other tables are when they were made here and stand nowhere else in
-    the config; numbers, text, classes and functions are what a program needs on its way. A leading
-    underscore says the same of anything.
+    Standard names always are. Other tables and lists of tables are when they were made here and
+    stand nowhere else in the config; numbers, text, classes and functions are what a program needs
+    on its way, unless they are called almost like a standard key. A leading underscore says the
+    same of anything.
     """
     problems: list[Problem] = []
     chosen = {
@@ -496,7 +499,7 @@ def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
     for name, value in others.items():
         is_imported = file.is_imported(name)
         message = fix = ""
-        if not isinstance(value, type) and (_is_table(value) or is_holder(value)):
+        if _is_part(value):
             wanted = _suggest(name, chosen)
             others_use = counts[id(value)] - 1
             if others_use == 0 and wanted and is_imported:
@@ -504,25 +507,24 @@ def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
                 fix = f"write {wanted} = {name}"
             elif others_use > 1 or (others_use == 0 and not is_imported):
                 chosen[name] = value
-        elif isinstance(value, bool | int | float | str) and not is_imported:
-            near = _nearest_plain(name, values)
+        elif isinstance(value, bool | int | float | str | list | tuple) and not is_imported:
+            near = nearest(name, _AS_TEXT - values.keys(), cutoff=_NEAR)
             if near:
                 message = f"unknown key `{name}`"
-                fix = f"did you mean `{near}`? A leading `_` says that it is no key"
+                fix = f"did you mean `{near[0]}`? A leading `_` says that it is no key"
         if message:
             origin = _entry(file, name)[0]
             problems.append(problem_at("unknown-key", message, origin, name, fix))
     return {name: chosen[name] for name in values if name in chosen}, problems
 
 
-def _nearest_plain(name: str, values: Mapping[str, Any]) -> str:
-    """Return the plain standard key, missing from the config, that `name` resembles; else ""."""
-
-    def likeness(key: str) -> float:
-        return SequenceMatcher(None, name, key).ratio()
-
-    near = max(_PLAIN - values.keys(), key=likeness, default="")
-    return near if near and likeness(near) > 0.75 else ""
+def _is_part(value: Any) -> bool:
+    """Return True for a table, an object with fields, or a list of them: it could be a section."""
+    is_list = isinstance(value, list | tuple) and not hasattr(value, "_fields")
+    return any(
+        not isinstance(each, type) and (_is_table(each) or is_holder(each))
+        for each in (value if is_list else [value])
+    )
 
 
 def _can_be_value(value: Any) -> bool:
