@@ -21,7 +21,7 @@ MASK = torch.tensor([[True, False, True], [False, False, True]])
 def values() -> Iterator[Values]:
     """Values in use: tensors made in the test are fake."""
     found = Values(Fakes())
-    with found.fakes.used(), Observer(found):
+    with found.fakes.use(), Observer(found):
         yield found
 
 
