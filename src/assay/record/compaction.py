@@ -43,7 +43,9 @@ def compact(path: Path, clean_names: CleanNames = list) -> bool:
         if outline.is_damaged:
             return False
         renamed = {keys: _rename(keys, clean_names) for keys in outline.rows}
-        chunks = (replace(it, keys=renamed[it.keys]) for it in read_chunks(path, outline))
+        chunks = read_chunks(path, outline)
+        if any(old.names != new.names for old, new in renamed.items()):
+            chunks = (replace(it, keys=renamed[it.keys]) for it in chunks)
         rows = {renamed[keys]: count for keys, count in outline.rows.items()}
         if not _write(temporary, chunks, rows):
             return False
