@@ -1,6 +1,14 @@
-"""The step of an optimizer of torch: without its entry in a profile, and left out by a flag."""
+"""Optimizers of torch: without an entry in a profile, without the compiler, left out by a flag.
+
+Making one and each of its steps import `torch._dynamo`, which takes a second: half of what a run
+needs before its first step. Only who compiles needs it.
+"""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -11,6 +19,38 @@ from assay.engine.numerics import private_torch
 # it is torch's.
 _wrap = getattr(Optimizer, "profile_hook_step", None)
 _AROUND: object = _wrap(lambda optimizer: None).__code__ if _wrap is not None else object()
+# And within that: what sets whether gradients are computed, as `torch.no_grad` would.
+_set_mode = getattr(sys.modules[Optimizer.__module__], "_use_grad_for_differentiable", None)
+_INSIDE: object = _set_mode(lambda optimizer: None).__code__ if _set_mode is not None else object()
+
+_NOT_COMPILED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+_DISABLED = "__dynamo_disable"
+"""Attribute where torch keeps what it calls in the place of a method that is not compiled."""
+
+
+def leave_compiler_out() -> None:
+    """Let the methods that torch keeps from its compiler run without loading it.
+
+    As soon as it is loaded for another reason they are torch's own again.
+    """
+    for name in _NOT_COMPILED:
+        method = getattr(Optimizer, name, None)
+        written = getattr(method, "__wrapped__", None)
+        if method is not None and written is not None and not hasattr(written, _DISABLED):
+            setattr(written, _DISABLED, _until_loaded(method, written))
+
+
+def _until_loaded(method: Callable[..., Any], written: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        if private_torch.COMPILER_MODULE not in sys.modules:
+            return written(*args, **options)
+        vars(written).pop(_DISABLED, None)
+        return method(*args, **options)
+
+    return call
+
+
+leave_compiler_out()
 
 
 def take_step(optimizer: Optimizer) -> None:
@@ -29,6 +69,12 @@ def take_step(optimizer: Optimizer) -> None:
         or private_torch.has_step_hooks(optimizer)
     ):
         optimizer.step()
+    elif (
+        getattr(bare, "__code__", None) is _INSIDE
+        and private_torch.COMPILER_MODULE not in sys.modules
+    ):
+        with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
+            bare.__wrapped__(optimizer)
     else:
         bare(optimizer)
 
