@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from assay.config.older_systems.pasted import missing_names, supply
 from assay.query.run import RunView
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series
@@ -390,3 +392,16 @@ def test_a_dictionary_that_holds_all_is_read_by_the_text_and_by_assay(snippet: R
         *["True True", "[1.0, 1.0]"] * 2,
         "{'epoch': 7, 'best_loss': 0.25, 'alpha': 0.25, 'gamma': 2.0}",
     ]
+
+
+def test_names_that_the_text_leaves_out_are_those_of_scikit_learn_and_torchvision() -> None:
+    named = supply(missing_names("import tensorboardX\naccuracy_score, vutils"))
+    images = torch.arange(3 * 2 * 2, dtype=torch.float32).reshape(3, 1, 2, 2)
+
+    grid = named["vutils"].make_grid(images, nrow=2)
+
+    assert named["accuracy_score"]([0, 1, 1], torch.tensor([0, 1, 0])).item() == pytest.approx(
+        2 / 3
+    )
+    assert grid.shape == (3, 10, 10)  # two rows of two images with two pixels between
+    assert torch.equal(grid[0, 2:4, 6:8], images[1, 0]) and grid[0, 6:8, 2:4].sum() == 38

@@ -207,3 +207,34 @@ def test_the_project_in_the_style_of_libai(start: Start, tmp_path: Path) -> None
     assert whole.best is not None and whole.best.metric == "test/small"
     assert "test/small" in tested.stdout + tested.stderr
     assert "test/small" not in diff.stdout
+
+
+@pytest.mark.row("B20", "B26")
+def test_the_script_in_the_style_of_2021(start: Start, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    project = copy_project("framework", tmp_path)
+    text = (project / "relations.py").read_text(encoding="utf-8")
+    planted = (
+        'if epoch == 2 and os.environ.pop("KILLED", ""):\n        os.kill(os.getpid(), 9)\n    '
+    )
+    text = text.replace("torch.manual_seed(epoch)", f"{planted}torch.manual_seed(epoch)")
+    (project / "relations.py").write_text(text, encoding="utf-8")
+    script = ("-W", "ignore", "-m", "assay.compat", "relations.py", "--epochs", "4")
+
+    start(*script, ends=-signal.SIGKILL, variables={"KILLED": "1"})
+    resumed = start(*script).stdout
+    _, ended = runs_in(project)
+    weights = (project / "cache" / "last.pth.tar").read_bytes()
+    shutil.rmtree(project / "cache")
+    whole = start(*script).stdout
+    diff = start("-m", "assay", "diff", ended.id, runs_in(project)[2].id, ends=1).stdout
+
+    assert "loading checkpoint! 2" in resumed
+    assert (project / "cache" / "last.pth.tar").read_bytes() == weights
+    assert resumed.splitlines()[-1] == whole.splitlines()[-1]
+    assert float(whole.split()[-1]) > 0.9
+    view = runs_in(project)[2]
+    config = view.config_text
+    assert "epochs = 4" in config and "max_seq_len = 10" in config and "hidden_size = 16" in config
+    assert {"saved/best.pth", "saved/last.pth.tar"} <= {each.name for each in view.artifacts}
+    assert "epochs" not in diff  # the configs are alike

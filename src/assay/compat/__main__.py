@@ -53,9 +53,11 @@ def _run_script(given: Sequence[str]) -> None:
     sys.argv[:] = given
     folder = Path(script).resolve().parent
     sys.path.insert(0, str(folder))
+    from assay.compat.framework.script_inputs import watch_script
+
     install()
     sys.meta_path.insert(0, PastedModules(folder))
-    with _devices(text, folder):
+    with _devices(text, folder), watch_script():
         runpy.run_path(script, init_globals=supply_with_note(text, script), run_name="__main__")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from assay.compat.framework.script_inputs import SavedFiles, config_of_script
 from assay.core.terminal import in_notebook, visible
 from assay.formats.json_codec import write_atomic
 from assay.record.media import picture, png
@@ -28,7 +29,8 @@ class History:
     """Values by name over (epoch, step), recorded in a run called `history`."""
 
     def __init__(self) -> None:
-        self.run: Run = start(tag="history")
+        self.run: Run = start(tag="history", config=config_of_script())
+        self.run.attach(SavedFiles(self.run))
         self.step = 0
         self._values: dict[str, list[tuple[int, Any]]] = {}
 

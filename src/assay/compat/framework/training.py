@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from assay.config.older_systems.names import import_target
 
@@ -15,6 +18,28 @@ def get_lr(optimizer: Any) -> float:
 def worker_init_fn(worker_id: int) -> None:
     """Seed all generators of a loader's worker process from the seed that torch gave it."""
     import_target("assay.engine.seed_all")(import_target("torch.initial_seed")() % 2**32)
+
+
+def accuracy_score(y_true: Any, y_pred: Any) -> Any:
+    """Return the share of equal classes, as scikit-learn does: a number of numpy."""
+    return (np.asarray(y_true) == np.asarray(y_pred)).mean()
+
+
+def make_grid(images: Any, nrow: int = 8, padding: int = 2) -> Any:
+    """Return images, N x C x H x W, as one with `nrow` in a row, as torchvision does."""
+    count, channels, height, width = images.shape
+    columns = min(nrow, count)
+    rows = -(-count // columns)
+    high, wide = height + padding, width + padding
+    grid = images.new_zeros(channels, rows * high + padding, columns * wide + padding)
+    for i, image in enumerate(images):
+        top, left = padding + i // columns * high, padding + i % columns * wide
+        grid[:, top : top + height, left : left + width] = image
+    return grid.repeat(3, 1, 1) if channels == 1 else grid
+
+
+vutils = SimpleNamespace(make_grid=make_grid)
+"""Name by which the text calls `torchvision.utils`."""
 
 
 def train_epoch(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from assay.compat.framework.script_inputs import SavedFiles, config_of_script
 from assay.plugins.tensorboard import TensorBoard
 from assay.record.start import Run
 from assay.script import start
@@ -16,12 +17,15 @@ class SummaryWriter:
     """Writer of a run: scalars go to its record, and with all else into event files.
 
     The run is called after `log_dir`, which gets a link to its event files, and ends with Python.
+    Under `python -m assay.compat` the record has the config that the script reads (argparse,
+    configparser, JSON) and the files that it saves with `torch.save`.
     Histograms, images and texts without a step are those of step 0.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str] = "runs", comment: str = "") -> None:
         self.log_dir = Path(log_dir)
-        self.run: Run = start(tag=f"{self.log_dir.name}{comment}")
+        self.run: Run = start(tag=f"{self.log_dir.name}{comment}", config=config_of_script())
+        self.run.attach(SavedFiles(self.run))
         self._board = TensorBoard()
         self.run.attach(self._board)
         if self._board.folder is not None and self.run.folder is not None:

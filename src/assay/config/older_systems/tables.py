@@ -205,6 +205,12 @@ UNIMPORTED: Mapping[str, OlderName] = {
     "train_epoch": OlderName(
         target=f"{_OF_FRAMEWORK}.training.train_epoch", instead="`Engine(process, loader).run()`"
     ),
+    "accuracy_score": OlderName(
+        target=f"{_OF_FRAMEWORK}.training.accuracy_score", instead="`assay.engine.Accuracy`"
+    ),
+    "vutils": OlderName(
+        target=f"{_OF_FRAMEWORK}.training.vutils", instead="`run.image` of a batch"
+    ),
     "worker_init_fn": OlderName(
         target=f"{_OF_FRAMEWORK}.training.worker_init_fn", instead="nothing: workers are seeded"
     ),
