@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import assay as face
 from assay.core.errors import InputError
 from assay.formats.verdict import Difference
 from assay.proof import diverge
@@ -112,6 +113,30 @@ def test_what_the_traces_show_is_named_without_training_again(assay, train) -> N
     assert [verdict.question for verdict in find_run(flipped).verdicts] == ["diverge", "diverge"]
     with pytest.raises(InputError, match="the same run"):
         diverge(base, base)
+
+
+def test_curves_that_no_weight_changes_are_no_evidence_of_equal_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def record(loss: float | None, lr: float = 0.1) -> str:
+        config = {"lr": lr}
+        with face.start(tag="a", config=config, project=tmp_path, keep_output=False) as run:
+            for step in range(1, 7):
+                run.log({"epoch": step // 2, "train/lr": 0.1, "data/order": 5.0}, step=step)
+            if loss is not None:
+                run.log({"train/loss": loss}, step=2)
+                run.log({"train/loss": loss}, step=4)
+        return run.id
+
+    without, again = record(None), record(None, lr=0.2)
+    with pytest.raises(InputError, match="nothing that compares and depends on the weights"):
+        diverge(without, again, reruns=False)
+    assert not find_run(again).verdicts
+
+    equal = diverge(record(0.5), record(0.5), reruns=False).verdict
+    assert (equal.equal, equal.first_step, equal.last_step, equal.compared) == (True, 2, 4, 2)
 
 
 @pytest.mark.thorough

@@ -224,6 +224,49 @@ def test_a_changed_byte_of_the_config_is_damage_and_force_leaves_damaged_checkpo
         assert "not made here" not in altered.stderr and "--trust" not in altered.stderr
 
 
+CLOCK = """
+import time
+from net import Net
+
+class Clock(Net):
+    \"\"\"Is never twice the same, from its second call in training on.\"\"\"
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x) * (1 + (self.calls > 1) * (time.time_ns() % 1000003) * 1e-6)
+"""
+SPARSE = ("log.every=100 steps", "checkpoint.enabled=false", "evaluate.enabled=false")
+
+
+def test_steps_that_left_nothing_of_their_weights_are_not_called_equal(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(toy)
+    (toy / "clock.py").write_text(CLOCK)
+    begin = ("run", "toy.toml", "--quiet", "--max-steps", "12", "model.type=clock.Clock", *SPARSE)
+    assert assay(*begin, "trace.every=100 steps").returncode == 0
+
+    sparse = assay("replay", "last")
+
+    assert sparse.returncode == 0, sparse.stdout + sparse.stderr
+    said = sparse.stdout.splitlines()[-2:]
+    left = "of steps 2 to 12 nothing that depends on the weights is recorded"
+    assert said == ["equal: steps 1 to 1", left]
+    assert [verdict.said for verdict in find_run("last").verdicts] == [
+        "replay: equal, steps 1 to 1"
+    ]
+
+    assert assay(*begin, "trace.enabled=false").returncode == 0
+
+    empty = assay("replay", "last")
+
+    assert empty.returncode == 2
+    assert "has recorded nothing of steps 1 to 12 that depends on the weights" in empty.stderr
+    assert not find_run("last").verdicts
+
+
 def test_what_no_config_has_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

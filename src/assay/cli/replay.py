@@ -11,6 +11,7 @@ from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.terminal import fold
+from assay.formats.verdict import Verdict
 
 
 @click.command(
@@ -52,6 +53,7 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     span = f"steps {verdict.first_step} to {verdict.last_step}"
     if verdict.equal:
         echo(f"{paint('equal', 'green bold', on=color)}: {span}")
+        _print_note(verdict)
         return 0
     first = verdict.difference
     assert first is not None
@@ -62,11 +64,14 @@ def command(run: str, steps: str, force: bool, trust: bool) -> int:
     )
     if verdict.cause is not None:
         echo(f"cause: {verdict.cause}")
-    if verdict.note:
-        for part in fold(verdict.note, width(sys.stdout)):
-            echo(part)
+    _print_note(verdict)
     for name, (was, now) in verdict.changed_inputs.items():
         echo(f"not as it was: {name}  {was} -> {now}")
     if done.kept is not None:
         echo(f"both are kept: assay diff {verdict.runs[0]} {shlex.quote(str(done.kept))}", err=True)
     return 1
+
+
+def _print_note(verdict: Verdict) -> None:
+    for part in fold(verdict.note, width(sys.stdout)) if verdict.note else ():
+        echo(part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from assay.proof.differences import (
     compare_checkpoints,
     compare_traces,
     curve_difference,
+    depends_on_weights,
     evaluated_curves,
     first_in_traces,
     moment,
@@ -51,42 +52,62 @@ def compare_runs(
     repeats: Callable[[int], bool | None] = lambda step: None,
     force: bool = False,
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Return the verdict on a replay; InputError when nothing can be compared.
+    """Return the verdict on a replay; InputError when nothing that depends on the weights compares.
 
     `repeats` is called with the step of the first difference, and tells whether another replay has
     the bits of this one there; None where that says nothing. With `force` a damaged checkpoint is
     left out.
     """
-    curves, differences, points, equal = _compare_curves(view, again, span)
+    curves, differences, equal = _compare_curves(view, again, span)
     damaged: list[str] = []
     checkpoints = _checkpoints(view, again, span, damaged if force else None)
     parts, others = _compare_parts(checkpoints)
-    total = points + len(checkpoints)
-    if not total:
-        raise InputError(f"{view.id} has recorded nothing of {span.text}.", where=str(view.path))
     traces = Alignment() if view.damages else first_in_traces(view, again)
+    lines = compare_traces(traces)
     for name, steps in equal.items():
         add_evidence(traces, name, steps)
+        if depends_on_weights(name):
+            traces.add_steps(steps)
+    traces.add_steps([*checkpoints])
     found = _earliest(traces, [*differences, *others])
     first = found.difference
+    last = span.last if first is not None else found.last_step
+    if last <= span.first:
+        _refuse_without_evidence(view, span)
     is_repeated = repeats(first.step) if first is not None else None
     verdict = Verdict(
         question="replay",
         runs=(view.id, again.id),
         equal=first is None,
         first_step=span.first + 1,
-        last_step=span.last,
-        compared=total + traces.compared,
+        last_step=last,
+        compared=found.compared,
         difference=first,
         cause=cause_of(found, changed, repeats=is_repeated),
         changed_inputs={name: list(values) for name, values in changed.items()},
         at_ns=time.time_ns(),
-        note=" ".join([*view.damages, *damaged, *found.notes]),
+        note=" ".join([*view.damages, *damaged, *found.notes, *_what_is_open(last, span)]),
     )
-    lines = compare_traces(traces)
     if view.damages:
         lines = replace(lines, otherwise="not compared: the record is damaged")
     return verdict, (*curves, *parts, lines)
+
+
+def _refuse_without_evidence(view: RunView, span: StepRange) -> NoReturn:
+    raise InputError(
+        f"{view.id} has recorded nothing of {span.text} that depends on the weights: whether the"
+        " replay is equal cannot be told.",
+        where=str(view.path),
+        fix="train it with a trace, a curve of the loss or a checkpoint: trace.every, log.every,"
+        " checkpoint.every",
+    )
+
+
+def _what_is_open(last: int, span: StepRange) -> Iterator[str]:
+    """Say of which steps the record cannot tell whether they are equal."""
+    if last < span.last:
+        steps = f"steps {last + 1} to" if last + 1 < span.last else "step"
+        yield f"of {steps} {span.last} nothing that depends on the weights is recorded"
 
 
 def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
@@ -106,13 +127,12 @@ def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
 
 def _compare_curves(
     view: RunView, again: RunView, span: StepRange
-) -> tuple[list[Comparison], list[Difference], int, dict[str, list[int]]]:
-    """Return the comparison of each curve, first differences, number of points, equal steps."""
+) -> tuple[list[Comparison], list[Difference], dict[str, list[int]]]:
+    """Return the comparison of each curve, first differences, and the equal steps by name."""
     compared: list[Comparison] = []
     differences: list[Difference] = []
     equal: dict[str, list[int]] = {}
     evaluated = evaluated_curves(view)
-    total = 0
     for name, left, right in _curves(view, again, span):
         where = curve_difference(left, right)
         if left is not None:
@@ -121,7 +141,6 @@ def _compare_curves(
         if where is not None:
             differences.append(_difference(name, where, evaluated))
         points = len(left) if left is not None else 0
-        total += points
         compared.append(
             Comparison(
                 name=_TITLES.get(name, name),
@@ -132,7 +151,7 @@ def _compare_curves(
     if not equal.keys() & _TITLES.keys():
         lacking = "not recorded (assay.engine.BatchDigest does it)"
         compared.append(Comparison(name=_TITLES[ORDER], otherwise=lacking))
-    return compared, differences, total, equal
+    return compared, differences, equal
 
 
 def _compare_parts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,9 @@ CONTENT = "data/digest"
 
 CLOCKED = ("speed/", "time/", "memory/", "compile/")
 """Curves of the machine, which differ between any two runs."""
+
+_OF_THE_PLAN = (ORDER, CONTENT, "epoch", "lr")
+"""Curves that are the same whatever the weights are, as is each one below `train/lr`."""
 
 PARTS = ("weights", "optimizer", "state")
 _NAMED = 3
@@ -143,11 +146,13 @@ _PHASE_OF: Mapping[str, Phase] = {
 
 
 def first_in_records(a: RunView, b: RunView) -> Alignment:
-    """Return the first difference that traces and curves of the records show."""
+    """Return the first difference that traces and curves of the records show.
+
+    What it has compared, and from where to where, counts what depends on the weights alone.
+    """
     alignment = first_in_traces(a, b)
-    curve, compared, last = _in_curves(a, b, alignment)
-    alignment.compared += compared
-    alignment.last_step = max(alignment.last_step, last)
+    curve, steps = _in_curves(a, b, alignment)
+    alignment.add_steps(steps)
     if curve is not None and (
         alignment.difference is None or curve.step < alignment.difference.step
     ):
@@ -180,6 +185,16 @@ def phase_of_curve(name: str, evaluated: Collection[str]) -> Phase:
     return _PHASE_OF.get(name, "loss" if name.startswith("train/") else "state")
 
 
+def depends_on_weights(name: str) -> bool:
+    """Return False for a curve that other weights leave as it is: it is no evidence of theirs.
+
+    >>> depends_on_weights("valid/acc"), depends_on_weights("train/lr/head")
+    (True, False)
+    """
+    is_of_the_plan = name in _OF_THE_PLAN or name.startswith("train/lr")
+    return not is_of_the_plan and not name.startswith(CLOCKED)
+
+
 def evaluated_curves(view: RunView) -> set[str]:
     """Return the names of the curves that evaluations of a run have recorded."""
     facts = [timed.fact for timed in view.events]
@@ -202,20 +217,22 @@ def add_evidence(found: Alignment, name: str, steps: Iterable[int]) -> None:
             found.traced[step] = found.traced.get(step, frozenset()) | {evidence[name]}
 
 
-def _in_curves(a: RunView, b: RunView, traces: Alignment) -> tuple[Difference | None, int, int]:
-    """Return the first difference of common curves, the number of points, and the last step."""
+def _in_curves(
+    a: RunView, b: RunView, traces: Alignment
+) -> tuple[Difference | None, Sequence[int]]:
+    """Return the first difference of common curves, and the step of each point of the weights."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
     first: Difference | None = None
     evaluated = evaluated_curves(a)
-    count = last = 0
+    compared: list[int] = []
     for name, series in left.items():
         if name.startswith(CLOCKED) or name not in right:
             continue
         equal: list[int] = []
         for step, value, other in _points(series, right[name]):
-            count += 1
-            last = max(last, step)
             equal.append(step)
+            if depends_on_weights(name):
+                compared.append(step)
             if value.tobytes() != other.tobytes():
                 found = Difference(
                     step=step,
@@ -228,7 +245,7 @@ def _in_curves(a: RunView, b: RunView, traces: Alignment) -> tuple[Difference | 
                 equal.pop()
                 break
         add_evidence(traces, name, equal)
-    return first, count, last
+    return first, compared
 
 
 def _points(left: Series, right: Series) -> Iterator[tuple[int, Any, Any]]:

@@ -61,10 +61,14 @@ def diverge(
     if a.path == b.path:
         raise InputError(f"{left} and {right} are the same run, {a.id}.")
     alignment = first_in_records(a, b)
-    if not alignment.compared:
+    if alignment.difference is None and not alignment.compared:
         reason = f": {alignment.notes[0]}" if alignment.notes else ""
-        fix = "the runs need a step in common; trace.every says which steps are traced"
-        raise InputError(f"{a.id} and {b.id} have left nothing that compares{reason}.", fix=fix)
+        fix = (
+            "the runs need a step in common with a trace or a curve of the loss: trace.every and"
+            " log.every say which have one"
+        )
+        what = f"{a.id} and {b.id} have left nothing that compares and depends on the weights"
+        raise InputError(f"{what}{reason}.", fix=fix)
     notes = list(alignment.notes)
     changed = changed_inputs(a, b, alignment.difference)
     repeats = None

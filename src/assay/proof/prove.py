@@ -310,9 +310,9 @@ def _prove_run(
         if alignment.difference is not None and not changed:
             with _train_first_steps(config, launch, steps=steps, threads=threads) as twice:
                 repeats = first_in_records(again, twice).difference is None
-    if not alignment.compared:
-        raise InputError(f"{view.id} has left nothing that compares.", where=str(view.path))
     first = alignment.difference
+    if first is None and not alignment.compared:
+        raise InputError(f"{view.id} has left nothing that compares.", where=str(view.path))
     if first is not None and first.phase == "init" and ABSENT in (first.left, first.right):
         who = view.id if first.right == ABSENT else "the model of now"
         raise InputError(
@@ -343,7 +343,7 @@ def _verdict(
         question="prove",
         runs=runs,
         equal=first is None,
-        first_step=0,
+        first_step=max(alignment.first_step, 0),
         last_step=alignment.last_step,
         compared=alignment.compared,
         difference=first,

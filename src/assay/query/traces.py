@@ -66,7 +66,8 @@ class Alignment:
 
     `equal_until` is the last step with equal weights before the difference, -1 for none; `kind` is
     that of the site of the difference. `traced` says what was compared of each step: up to the
-    difference it is equal.
+    difference it is equal. `compared` values of `first_step` to `last_step`, -1 for none, depend on
+    the weights.
     """
 
     difference: Difference | None = None
@@ -77,6 +78,13 @@ class Alignment:
     last_step: int = -1
     compared: int = 0
     notes: list[str] = field(default_factory=list)
+
+    def add_steps(self, steps: Sequence[int]) -> None:
+        """Count a value that was compared at each of these steps."""
+        if steps:
+            known = [step for step in (self.first_step, self.last_step) if step >= 0]
+            self.first_step, self.last_step = min([*known, *steps]), max([*known, *steps])
+            self.compared += len(steps)
 
 
 def ranks_of(view: RunView) -> list[int]:
@@ -180,9 +188,8 @@ def _compare(left: TracedStep, right: TracedStep, found: Alignment) -> None:
     a, b = (_places(each.digests, phases, with_operations=is_same_level) for each in (left, right))
     if not phases:
         return
-    found.first_step = left.step if found.first_step < 0 else found.first_step
-    found.last_step = left.step
-    found.compared += len(a)
+    if phases - {"data", "randomness"}:
+        found.add_steps([left.step] * len(a))
     found.traced[left.step] = found.traced.get(left.step, frozenset()) | _compare_facts(
         a, b, phases
     )
