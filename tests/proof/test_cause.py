@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from assay.formats.trace_file import PHASES, Phase
 from assay.formats.verdict import Cause, Difference
-from assay.proof.cause import OUTSIDE, cause_of
+from assay.proof.cause import OUTSIDE, cause_of, changed_inputs
+from assay.query.run import RunView
 from assay.query.traces import ABSENT, Alignment, Compared
+from run_folders import make_project, make_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "tour" / "diverge.md"
 OPERATIONS: frozenset[Compared] = frozenset({*PHASES, "order", "operations"})
@@ -118,6 +120,34 @@ def test_a_phase_is_never_named_unless_what_comes_before_it_is_compared(
         assert cause is not None and cause.endswith(": not traced")
     if phase in ("forward", "loss", "state", "backward") and "data" not in known:
         assert cause is not None and cause.endswith(": not traced")
+
+
+@pytest.mark.parametrize(
+    ("more", "listed"),
+    [
+        ("", []),
+        (
+            '[schedule]\ntype = "torch.optim.lr_scheduler.ReduceLROnPlateau"\n',
+            ["config evaluate.every"],
+        ),
+        ('[[plugins]]\ntype = "assay.engine:EarlyStop"\n', ["config evaluate.every"]),
+    ],
+)
+def test_evaluations_are_an_input_of_runs_that_train_by_their_numbers(
+    tmp_path: Path, more: str, listed: list[str]
+) -> None:
+    project = make_project(tmp_path)
+    views = []
+    for every in ("1 epoch", "2 steps"):
+        config = f'{more}[evaluate]\nevery = "{every}"\n[log]\nevery = "{every}"\n'
+        folder = make_run(project, config=config)
+        (folder / "trace").mkdir()
+        (folder / "trace" / "1-0.bin").touch()
+        views.append(RunView(folder))
+
+    first = Difference(step=5, phase="optimizer", module="head", name="weight")
+
+    assert list(changed_inputs(*views, first)) == listed
 
 
 def test_equal_runs_have_no_cause() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 from types import MappingProxyType
 from typing import Any
 
+from assay.config.tree import Table, walk
 from assay.formats.golden_file import has_changed_digests
 from assay.formats.run_file import Attempt
 from assay.formats.trace_file import SAMPLE_INDICES
@@ -18,8 +20,12 @@ from assay.query.traces import ABSENT, Alignment, Compared, ranks_of
 _WITHOUT_WEIGHT = ("tag", "desc", "threads", "trace", "log", "display", "checkpoint", "evaluate")
 """Sections of a config that change no bit of the weights; threads are told with the environment.
 
-An evaluation changes none if there is a trace, and no buffer in it that an evaluation wrote.
+An evaluation changes none if there is a trace, no buffer in it that an evaluation wrote, and
+nothing that trains by its numbers.
 """
+
+_READ_EVALUATIONS = ("ReduceLROnPlateau", "EarlyStop")
+"""Classes that train by the numbers of evaluations."""
 
 
 _DECISIVE = (
@@ -38,7 +44,8 @@ def changed_inputs(
     """
     ignored = set(_WITHOUT_WEIGHT)
     is_traced = all(ranks_of(view) for view in (a, b))
-    if not is_traced or (first is not None and first.phase == "evaluation"):
+    is_of_evaluation = first is not None and first.phase == "evaluation"
+    if not is_traced or is_of_evaluation or any(map(_trains_by_evaluations, (a, b))):
         ignored.discard("evaluate")
     differences = diff(a, b, ("config", "code"))
     changed = {
@@ -58,6 +65,11 @@ def changed_inputs(
     if left.devices != right.devices:
         changed["environment devices"] = (", ".join(left.devices), ", ".join(right.devices))
     return changed
+
+
+def _trains_by_evaluations(view: RunView) -> bool:
+    targets = (node.target for _, node in walk(view.config) if isinstance(node, Table))
+    return any(re.split("[.:]", target)[-1] in _READ_EVALUATIONS for target in targets if target)
 
 
 def changed_outside(left: Attempt, right: Attempt) -> dict[str, tuple[str, str]]:
