@@ -35,6 +35,7 @@ HARMLESS: dict[str, list[list[str]]] = {
     ],
     "board": [["RUN", "--help"]],
     "plot": [["RUN", "--help"]],
+    "compare": [["id = RUN", "tag = x", "-m", "loss"]],
     "diff": [["RUN", "RUN"], ["RUN", "RUN", "--code"], ["RUN", "RUN", "--config"]],
     "find": [["net.py"]],
     "note": [["RUN", "a note"]],

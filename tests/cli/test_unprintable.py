@@ -19,9 +19,11 @@ Assay = Callable[..., Any]
 READING = {
     "archive": [["RUN"]],
     "check": [["RUN"], [HALF]],
+    "compare": [["RUN", "OTHER", "-m", HALF], [f"tag ~ '{HALF}'", f"tag = '{HALF}'", "-m", "loss"]],
     "config": [["ls"], ["explain", "lr", "RUN"]],
     "diff": [["RUN", "OTHER"], ["RUN", "OTHER", "--json"]],
     "diverge": [["RUN", "OTHER", "--no-rerun"]],
+    "export": [["RUN"], ["RUN", HALF], [HALF]],
     "find": [["FILE"], [HALF]],
     "gc": [[], ["--dry-run"]],
     "graph": [[HALF]],
