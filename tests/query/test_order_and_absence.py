@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
+from assay.query.find import find_run
 from assay.query.result_tables import follow, follow_links
 from assay.query.table import GroupTable, list_runs, make_group_table, runs
+from assay.report.figure import lines
 from assay.store.layout import Project
 from assay.store.tables import Link, ResultTable, TableColumn, TableRow
 from run_folders import make_project, make_run
@@ -269,4 +271,31 @@ def test_a_cell_of_a_result_table_counts_the_runs_that_finished_and_names_the_ot
     cell = followed.rows[0].cells[0]
     assert (cell.text, len(cell.samples)) == ("0.935 ± 0.021", 2)
     assert cell.left_out == {"aaaaaaa4": "failed"}
-    assert "Left out beside repeats that finished: aaaaaaa4 (failed)." in followed.legend("*")
+    assert "Left out beside repeats that finished: aaaaaaa4 (failed)." in followed.legend("*", "")
+
+
+def test_a_mean_of_runs_of_which_none_finished_says_so_in_a_table_and_a_figure(
+    project: Project,
+) -> None:
+    for run_id, value, status in (("aaaaaaa2", 0.6, "failed"), ("aaaaaaa3", 0.9, "stopped")):
+        make_run(
+            project,
+            tag="ended",
+            id=run_id,
+            points={"acc": [value]},
+            status=status,
+            attempt={"seedless_hash": "one"},
+        )
+    table = ResultTable(
+        name="digits",
+        columns=(TableColumn(key="acc", title="accuracy"),),
+        rows=(TableRow(key="r1", cells={"acc": Link(value="acc", where="tag = ended")}),),
+    )
+
+    followed = follow_links(table, open_catalog(project))
+    (line,) = lines([find_run(run, project) for run in ("aaaaaaa2", "aaaaaaa3")], ["acc"])
+
+    assert followed.rows[0].cells[0].left_out == {}
+    (told,) = [line for line in followed.legend("*", "") if line.startswith("Counted, as no")]
+    assert "aaaaaaa2 (failed)" in told and "aaaaaaa3 (stopped)" in told
+    assert line.label == "ended (mean of 2, none finished)"

@@ -56,7 +56,8 @@ class ShownCell:
     """One cell as it is now.
 
     `value` is its number or text, `samples` the numbers of each run behind it. `left_out` has the
-    status of each run that does not count, since others finished, by id. `is_best`: the best of its
+    status of each run that does not count, since others finished, by id; `unfinished` that of each
+    run of several that counts, since none finished. `is_best`: the best of its
     column; `is_second`: the second of three or more; `p`: that of Welch's test against the best,
     None where one of the two has fewer than two runs; `is_near`: the test cannot tell it from the
     best. `seen` is what a stale one was.
@@ -69,6 +70,7 @@ class ShownCell:
     samples: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    unfinished: Mapping[str, str] = field(default_factory=dict)
     link: Link | None = None
     seen: str = ""
     is_best: bool = False
@@ -119,12 +121,15 @@ class ShownTable:
         if tested:
             lines.append(f"{_TEST} {'; '.join(tested)}.")
         left_out: dict[str, str] = {}
+        unfinished: dict[str, str] = {}
         for row in self.rows:
             for cell in row.cells:
                 left_out |= cell.left_out
+                unfinished |= cell.unfinished
         if left_out:
-            named = ", ".join(f"{run_id} ({status})" for run_id, status in left_out.items())
-            lines.append(f"Left out beside repeats that finished: {named}.")
+            lines.append(f"Left out beside repeats that finished: {_name_runs(left_out)}.")
+        if unfinished:
+            lines.append(f"Counted, as no repeat finished: {_name_runs(unfinished)}.")
         return lines
 
     def to_json(self) -> str:
@@ -309,7 +314,20 @@ def follow(link: Link, catalog: Catalog) -> ShownCell:
         state = "open"
     elif not is_gone and is_same(link.seen, seen_now(cell)):
         state = "ok"
-    return replace(cell, state=state, runs=here, left_out=left_out, link=link, seen=seen)
+    unfinished = {each: rows[each].status for each in here if rows[each].status != "finished"}
+    return replace(
+        cell,
+        state=state,
+        runs=here,
+        left_out=left_out,
+        unfinished=unfinished if len(here) > 1 else {},
+        link=link,
+        seen=seen,
+    )
+
+
+def _name_runs(statuses: Mapping[str, str]) -> str:
+    return ", ".join(f"{run_id} ({status})" for run_id, status in statuses.items())
 
 
 def _select_runs(link: Link, catalog: Catalog) -> list[str]:

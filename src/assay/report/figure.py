@@ -98,7 +98,9 @@ def lines(runs: Sequence[RunView], names: Sequence[str]) -> list[Line]:
                 continue
             total = len(group)
             part = f"{len(measured)} of {total}" if len(measured) < total else str(total)
-            repeats = f" (mean of {part})" if total > 1 else ""
+            has_ended = any(run.status == "finished" for run in counted)
+            repeats = f" (mean of {part}{'' if has_ended else ', none finished'})"
+            repeats = repeats if total > 1 else ""
             found.append(_line(measured, metric, f"{label}{repeats}", groups.index(group)))
     return found
 
