@@ -262,6 +262,41 @@ def test_repeats_with_other_seeds_share_the_second_hash() -> None:
     assert seedless_hash(other) == seedless_hash(tree(BASE)) != config_hash(tree(BASE))
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"data": {**BASE["data"], "valid": {"source": {"type": "d.D"}, "batch_size": 4}}},  # type: ignore[dict-item]
+        {"data": {"train": {**BASE["data"]["train"], "workers": 2}}},  # type: ignore[index]
+        {"evaluate": {"limit": 1}},
+        {"evaluate": {"splits": ["test"]}},
+        {"evaluate": {"every": "2 steps"}},
+    ],
+)
+def test_runs_whose_numbers_are_of_other_data_are_no_repeats(more: dict[str, Any]) -> None:
+    assert seedless_hash(tree({**BASE, **more})) != seedless_hash(tree(BASE))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tag": "x", "threads": 4, "seed": 5},
+        {"checkpoint": {"every": "1 epoch"}},
+        {"display": {"quiet": True}, "log": {"every": "1 step"}},
+    ],
+)
+def test_repeats_may_be_saved_and_shown_otherwise(more: dict[str, Any]) -> None:
+    assert seedless_hash(tree({**BASE, **more})) == seedless_hash(tree(BASE))
+
+
+def test_a_section_that_only_an_evaluation_refers_to_tells_repeats_apart() -> None:
+    def with_shared(size: int) -> Table:
+        data = {**BASE["data"], "valid": {"source": "@shared"}}  # type: ignore[dict-item]
+        return tree({**BASE, "data": data, "shared": {"type": "d.D", "size": size}})
+
+    assert seedless_hash(with_shared(1)) != seedless_hash(with_shared(2))
+    assert config_hash(with_shared(1)) == config_hash(with_shared(2))
+
+
 def test_a_value_taken_from_elsewhere_counts_like_one_written_down() -> None:
     copied = loads('[base]\nwidth = 32\n[model]\ntype = "a.B"\nwidth = "${base.width}"\n')
     written = loads('[model]\nwidth = 32\ntype = "a.B"\n')

@@ -38,6 +38,8 @@ from assay.core.keys import Key
 from assay.formats.json_codec import from_plain, to_plain
 
 _TRAINED_SPLIT = "train"
+_OF_NUMBERS = ("data", "evaluate")
+"""Sections that decide, whole, which numbers a run shows, but not all of them its weights."""
 
 _FROM_OUTSIDE = re.compile(
     r"(?:from|default of) (?:env|global):.*|(?:drawn|known) by [^\x00-\x1f\x7f]*", re.ASCII
@@ -57,6 +59,9 @@ def canonical(root: Table, *, seed: bool = True) -> str:
     `desc`, evaluation, saving, display, threads and every split but train are left out, and so is a
     section that only these refer to. All secrets are alike: nobody can try passwords against the
     hash, and a new one makes no other experiment.
+
+    Without the seed it is what determines the numbers that are shown: evaluation and all of the
+    data count, too.
     """
     root = without_secrets(root)
     return _text(Table(_what_counts(root, seed=seed), root.origin))
@@ -68,7 +73,7 @@ def config_hash(root: Table) -> str:
 
 
 def seedless_hash(root: Table) -> str:
-    """Return the hash without the seed, equal for repeats of one run."""
+    """Return the hash without the seed, equal for repeats of one run: their numbers compare."""
     return hashlib.sha256(canonical(root, seed=False).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -160,6 +165,9 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
     counted: dict[str, Node] = {}
     for name, node in root.items.items():
         key = standard.get(name)
+        if name in _OF_NUMBERS and not seed:
+            counted[name] = node
+            continue
         if key is None or not key.weights or name in schema.LAUNCH or (name == "seed" and not seed):
             continue
         if name == "data" and isinstance(node, Table):
