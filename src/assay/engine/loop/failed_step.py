@@ -9,7 +9,6 @@ from assay.engine.data.source import Window
 from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.nan_debug import (
     DATA,
-    MEND,
     NOWHERE,
     NonFiniteError,
     first_non_finite,
@@ -98,5 +97,5 @@ def _samples(parts: RunParts, number: int) -> list[int]:
 
 def locate_error(error: NonFiniteError, where: str) -> NonFiniteError:
     """Return the error with the place of the first non-finite value, if that is known."""
-    fix = MEND if DATA in where else error.fix
-    return NonFiniteError(error.what, where=where or error.where, fix=fix)
+    fix = error.mend if DATA in where else error.fix
+    return NonFiniteError(error.what, where=where or error.where, fix=fix, mend=error.mend)

@@ -16,9 +16,21 @@ from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import entries, is_sparse
 from assay.engine.numerics.structures import TensorPath, tensors_by_path, tensors_in
 
+MEND = (
+    "The weights are still those of before. Mend or leave out that sample, or [train]"
+    ' non_finite="skip".'
+)
+
 
 class NonFiniteError(AssayError):
-    """A loss or gradient became nan or infinite; the weights are those of before the step."""
+    """A loss or gradient became nan or infinite; the weights are those of before the step.
+
+    `mend` is the fix where the value was in the data.
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "", mend: str = MEND) -> None:
+        super().__init__(what, where=where, fix=fix)
+        self.mend = mend
 
 
 @contextmanager
@@ -32,10 +44,6 @@ def locate_backward_errors(*, enabled: bool = True) -> Iterator[None]:
 
 
 DATA = "the data: "
-MEND = (
-    "The weights are still those of before. Mend or leave out that sample, or [train]"
-    ' non_finite="skip".'
-)
 _SHOWN = 5
 NOWHERE = "nowhere when the step was done again: its batch and its seed alone do not explain it"
 

@@ -129,6 +129,18 @@ def test_a_bad_loss_stops_before_the_update_or_says_that_it_was_made() -> None:
         trained(step)
 
 
+def test_the_fix_of_an_update_made_with_bad_data_does_not_speak_of_the_weights_of_before() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    bad = [(torch.full((2, 4), float("nan")), torch.zeros(2, 2))]
+
+    with pytest.raises(NonFiniteError, match=r"the data: batch\[0\] holds nan") as caught:
+        Engine(StepFunction(whole(model, optimizer), model, optimizer), bad).run()
+
+    assert caught.value.fix.startswith("Mend or leave out that sample; or leave the update to")
+    assert "weights are still" not in caught.value.fix and "skip" not in caught.value.fix
+
+
 def test_it_is_evaluated_by_pairs_or_by_a_function_of_its_own() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

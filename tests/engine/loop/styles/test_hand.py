@@ -248,12 +248,17 @@ def test_an_update_for_each_of_several_micro_batches_is_refused() -> None:
             step(runs, batch)
 
 
-def test_a_clip_norm_that_would_do_nothing_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [({"clip_norm": 1.0}, "clip_norm"), ({"non_finite": "skip"}, 'non_finite = "skip"')],
+    ids=["clip_norm", "skip"],
+)
+def test_a_setting_that_would_do_nothing_is_refused(settings: Any, said: str) -> None:
     model = net()
-    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), clip_norm=1.0)
+    backward = OptimizerStep(torch.optim.SGD(model.parameters(), lr=0.1), **settings)
     runs = Engine(ByHand(model, backward=backward), loader(), epochs=1)
 
-    with pytest.raises(InputError, match="clip_norm would do nothing"):
+    with pytest.raises(InputError, match=f"{said} would do nothing"):
         for batch in runs:
             step(runs, batch)
 

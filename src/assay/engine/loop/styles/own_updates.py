@@ -72,11 +72,14 @@ class OwnUpdates:
                 part.rate.set(step + 1)
 
     def _blame(self, step: int) -> NonFiniteError:
+        leave = (
+            "leave the update to the engine: it is made only when loss and gradients are finite."
+        )
         return NonFiniteError(
             f"The loss is {self.backward.loss} at step {step}, and {self.who} updated the"
             " weights with it.",
-            fix="Leave the update to the engine: it is made only when loss and gradients are"
-            " finite.",
+            fix=leave.capitalize(),
+            mend=f"Mend or leave out that sample; or {leave}",
         )
 
     def check_given(self, given: int, micro_batches: int) -> None:
@@ -102,10 +105,14 @@ class OwnUpdates:
                 " step: accumulate."
             )
             raise InputError(what, fix=fix)
-        if any(part.clip_norm is not None for part in self._parts()):
-            raise InputError(
-                f"{self.who} updates the weights itself, so clip_norm would do nothing.", fix=fix
-            )
+        idle = {
+            "clip_norm": any(part.clip_norm is not None for part in self._parts()),
+            'non_finite = "skip"': any(part.non_finite == "skip" for part in self._parts()),
+        }
+        for setting, is_set in idle.items():
+            if is_set:
+                what = f"{self.who} updates the weights itself, so {setting} would do nothing."
+                raise InputError(what, fix=fix)
         if any(isinstance(part, ScaledOptimizerStep) for part in self._parts()):
             raise InputError(
                 f"{self.who} updates the weights itself, without the loss scale that fp16 needs.",
