@@ -195,6 +195,27 @@ def test_a_model_whose_state_has_another_name_after_a_step_is_told_at_the_first_
     assert "in __init__" in told[0].message
 
 
+def test_a_model_that_gains_a_layer_later_is_told_once_at_the_next_checkpoint(
+    tmp_path: Path,
+) -> None:
+    process = supervised(Base())
+    runs = engine(process, loader(), epochs=3, recorder=MemoryRecorder())
+    runs.bus.extend(Save(Saver(tmp_path), every="1 step").handlers())
+
+    @runs.on("step_end", priority=-1)
+    def grow(model: Any) -> None:
+        if runs.state.step == 6:
+            model.extra = nn.Linear(2, 2)
+            process.backward.optimizer.add_param_group({"params": list(model.extra.parameters())})
+
+    runs.run()
+
+    told = [fact for fact in runs.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
+    assert [fact.step for fact in told] == [6]
+    assert told[0].message.startswith("No run can resume from its checkpoints any more")
+    assert "the model has no extra." in told[0].message
+
+
 def test_another_model_is_not_made_to_fit(tmp_path: Path) -> None:
     trained(Grows, tmp_path)
     wide = Grows()

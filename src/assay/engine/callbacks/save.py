@@ -302,12 +302,12 @@ class Save:
 
     def _try_changed_model(self, engine: Engine) -> None:
         """Say once if the model has become one that its checkpoints cannot be loaded into."""
-        trial, self._model_trial = self._model_trial, None
-        if trial is None:
+        if self._model_trial is None:
             return
         try:
-            trial.try_changed(engine.process.model)
+            self._model_trial.try_changed(engine.process.model)
         except CheckpointError as error:
+            self._model_trial = None
             message = f"No run can resume from its checkpoints any more: {error}"
             if isinstance(engine.recorder, NullRecorder):
                 _LOGGER.warning(message)

@@ -30,6 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from assay.core import object_graph
 from assay.core.code_places import is_of_house, is_of_user
 from assay.engine.checkpoint.codec import digest_tensor
+from assay.engine.checkpoint.state_trials import ModelTrial
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.sparse import is_sparse
@@ -50,7 +51,8 @@ _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, rand
 _SHARED = (torch.default_generator, np.random.rand.__self__, random.random.__self__)  # type: ignore[attr-defined]
 _SLOTS_OF_PARTIAL = (".args", ".keywords", ".__vectorcalloffset__")
 """Slots whose items are parts of a `partial` themselves."""
-_WHOLE = (Tensor, np.ndarray, types.ModuleType, *_GENERATORS)
+_WHOLE = (Tensor, np.ndarray, types.ModuleType, ModelTrial, *_GENERATORS)
+"""Kinds that nothing is looked for inside: a trial's model is another than that which trains."""
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
 _COLLECTIONS = (dict, list, tuple, set, frozenset, deque)
 _LRU = type(functools.lru_cache(len))

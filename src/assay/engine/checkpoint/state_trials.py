@@ -63,8 +63,12 @@ class ModelTrial:
             ) from error
 
     def try_changed(self, model: nn.Module) -> None:
-        """Do so if names or shapes have changed since the beginning."""
-        if _shapes(model.state_dict()) != self._shapes:
+        """Do so if names or shapes have changed since they were tried last."""
+        if self._second is None:
+            return
+        shapes = _shapes(model.state_dict())
+        if shapes != self._shapes:
+            self._shapes = shapes
             self.try_state(model)
 
 
