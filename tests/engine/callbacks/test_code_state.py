@@ -17,7 +17,15 @@ from torch import Tensor, nn
 
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
-from assay.engine import Engine, OptimizerStep, Save, Saver, Supervised, on
+from assay.engine import (
+    Engine,
+    Evaluate,
+    OptimizerStep,
+    Save,
+    Saver,
+    Supervised,
+    on,
+)
 from assay.engine.callbacks.code_state import NOTHING, CodeState
 from engine.toys import hard_net, loader, net, points
 
@@ -523,6 +531,56 @@ def test_a_state_that_another_part_hides_is_named_with_its_place(
 def test_a_callback_without_a_state_dict_is_named_and_one_with_it_is_not() -> None:
     assert look(supervised(net()), Listener())[0] == "not kept: Listener.best"
     assert look(supervised(net()), Saved())[0] == NOTHING
+
+
+class Seen:
+    """A metric with a mean over evaluations, which its reset leaves."""
+
+    mean = 0.0
+
+    def reset(self) -> None:
+        self.sum = self.count = 0.0
+
+    def update(self, output: Any) -> None:
+        self.sum += float(output["pred"].sum())
+        self.count += len(output["pred"])
+
+    def value(self) -> float:
+        self.mean = 0.9 * self.mean + 0.1 * self.sum / self.count
+        return self.mean
+
+
+class ResetAll(Seen):
+    def reset(self) -> None:
+        super().reset()
+        self.mean = 0.0
+
+
+def measured(metric: Any, *, steps: int = 8) -> list[tuple[str, list[str]]]:
+    process = supervised(net())
+    process.metrics = {"seen": metric}
+    reports: list[tuple[str, list[str]]] = []
+    watch = CodeState(lambda finding, warnings: reports.append((finding, warnings)))
+    evaluate = Evaluate({"valid": loader(8)}, every="2 steps")
+    Engine(process, loader(), steps=steps, handlers=[evaluate, watch]).run()
+    return reports
+
+
+def test_a_state_that_a_metric_keeps_over_evaluations_is_named_after_the_third_one() -> None:
+    first, second = measured(Seen())
+
+    assert first == (NOTHING, [])
+    assert second[0] == "not kept: metric seen.mean"
+    (warning,) = second[1]
+    assert "changes with each evaluation" in warning and "begin it anew in reset" in warning
+
+
+def test_a_state_of_a_metric_after_two_evaluations_is_unknown() -> None:
+    assert measured(Seen(), steps=4)[-1][0] == "unknown: metric seen.mean"
+
+
+def test_a_metric_that_begins_anew_is_not_named() -> None:
+    assert measured(ResetAll()) == [(NOTHING, [])]
 
 
 def test_a_run_of_one_step_is_looked_at_too() -> None:

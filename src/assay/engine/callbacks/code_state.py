@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
+from assay.engine.callbacks.evaluate import Evaluate
 from assay.engine.checkpoint.hidden_state import (
     Hidden,
     KeptFiles,
@@ -22,10 +23,11 @@ from assay.engine.loop.engine_state import OwnState, own_parts, stateful
 from assay.engine.numerics.structures import tensors_in
 
 LAST = 3
-"""Number of steps after which nothing is looked at any more."""
+"""Number of steps, and of evaluations, after which nothing is looked at any more."""
 NOTHING = "nothing seen that a checkpoint lacks"
 MOST_NAMED = 5
 
+Period = Literal["step", "evaluation"]
 Report = Callable[[str, list[str]], object]
 """Hears a finding in one line, and the warnings."""
 
@@ -49,6 +51,8 @@ _FIXES_BY_ROOT = {
     "criterion": "register_buffer keeps a tensor, get_extra_state anything else",
     "optimizer": "keep it in self.state or in a parameter group",
     "schedule": "compute it from the step",
+    "metric": "begin it anew in reset, or keep it in a callback with state_dict and"
+    " load_state_dict",
 }
 _FIX = "keep it in a callback with state_dict and load_state_dict"
 
@@ -56,13 +60,19 @@ _FIX = "keep it in a callback with state_dict and load_state_dict"
 class CodeState:
     """Callback that compares the user's objects before and after the first steps.
 
-    `report` is called once, with the finding for the record and the warnings; without it both go to
-    the recorder of the engine. Later steps cost nothing. Of several in one run the first looks.
+    Metrics are compared as the first evaluations begin, each after its reset.
+
+    `report` is called with the finding for the record and the warnings, and again with a state of a
+    metric; without it both go to the recorder of the engine. Later steps cost nothing. Of several
+    in one run the first looks.
     """
 
     def __init__(self, report: Report | None = None) -> None:
         self.report = report
         self._snapshots: list[Snapshot] = []
+        self._of_metrics: list[Snapshot] = []
+        self._found: list[Hidden] = []
+        self._is_whole = True
         self._blind = ""
         self._is_over = False
         self._files: KeptFiles | None = None
@@ -86,6 +96,9 @@ class CodeState:
         when = At(frozenset({step + 1, step + LAST}))
         look = Handler(event=Event.STEP_END, fn=self.look_again, when=when, priority=_LATE)
         engine.bus.add(look)
+        first = At(frozenset(range(LAST)))
+        wait = Handler(event=Event.EVAL_BEGIN, fn=self.wait_for_reset, when=first, priority=_LATE)
+        engine.bus.add(wait)
         self._files = KeptFiles(lambda: engine.is_loading)
         self._files.start()
 
@@ -93,22 +106,58 @@ class CodeState:
         """Look at everything after a step; report after the last one."""
         self._look(engine)
         if self._blind or len(self._snapshots) > 2:
-            self.finish()
+            self._finish_steps()
+
+    def wait_for_reset(self, engine: Engine) -> None:
+        """Look at the metrics as soon as the evaluation that begins has reset them."""
+        engine.bus.add(self._first_batch())
+
+    def look_at_metrics(self, engine: Engine) -> None:
+        """Look at the metrics, which now hold what outlives a reset; report after the last time."""
+        engine.bus.remove(self._first_batch())
+        if self._blind:
+            return
+        try:
+            self._of_metrics.append(_snapshot_metrics(engine))
+        except Exception as error:  # of whatever class the user has: it must not end the run
+            self._blind = f"unknown: a metric could not be looked at ({_as_line(error)})"
+            self._report([], "evaluation")
+        if len(self._of_metrics) == LAST:
+            self._finish_metrics()
+
+    def _first_batch(self) -> Handler:
+        return Handler(event=Event.EVAL_STEP_BEGIN, fn=self.look_at_metrics, priority=_LATE)
 
     def finish(self) -> None:
         """Report what has changed, unless it was reported."""
+        self._finish_steps()
+        self._finish_metrics()
+
+    def _finish_metrics(self) -> None:
+        looks, self._of_metrics = self._of_metrics, []
+        if len(looks) > 1 and (hidden := compare_snapshots(looks[0], looks[1], looks[-1])):
+            self._report(hidden, "evaluation")
+
+    def _finish_steps(self) -> None:
         snapshots, self._snapshots = self._snapshots, []
         files, self._files = self._files.stop() if self._files is not None else [], None
-        if self.report is None:
-            return
         if self._blind and not self._is_over:
-            self.report(self._blind, [])
+            self._report([], "step")
         elif len(snapshots) > 1:
             hidden = [Hidden(path, "file") for path in files]
             hidden += compare_snapshots(snapshots[0], snapshots[1], snapshots[-1])
-            finding = describe_hidden(hidden, is_whole=snapshots[-1].is_whole)
-            self.report(finding, [_warning(each) for each in hidden])
+            self._is_whole = snapshots[-1].is_whole
+            self._report(hidden, "step")
         self._is_over = True
+
+    def _report(self, hidden: list[Hidden], period: Period) -> None:
+        if self.report is None:
+            return
+        self._found += hidden
+        finding = describe_hidden(self._found, is_whole=self._is_whole)
+        if self._blind:
+            finding = f"{finding}; {self._blind}" if self._found else self._blind
+        self.report(finding, [_warning(each, period) for each in hidden])
 
     def _look(self, engine: Engine) -> None:
         if self._blind:
@@ -116,16 +165,42 @@ class CodeState:
         try:
             self._snapshots.append(self._snapshot(engine))
         except Exception as error:  # of whatever class the user has: it must not end the run
-            self._blind = f"unknown: it could not be looked at ({type(error).__name__}: {error})"
+            self._blind = f"unknown: it could not be looked at ({_as_line(error)})"
 
     def _snapshot(self, engine: Engine) -> Snapshot:
-        state = engine.state
-        own = own_parts(engine)
-        known = [engine, engine.source, engine.recorder, engine.bus, state, state.dataloader]
-        known += [*_data_of(engine.source), *stateful(engine).values()]
-        known += [kept.values for kept in engine.kept if isinstance(kept, OwnState)]
-        known += getattr(engine.process, "metrics", {}).values()  # each evaluation resets them
-        return take_snapshot(roots_of_code(engine), kept=tensors_in(own), known=known)
+        # Each evaluation resets the metrics.
+        known = [*_known(engine), *_metrics_of(engine).values()]
+        kept = tensors_in(own_parts(engine))
+        return take_snapshot(roots_of_code(engine), kept=kept, known=known)
+
+
+def _snapshot_metrics(engine: Engine) -> Snapshot:
+    """Mark what the metrics hold beside what is looked at after steps."""
+    model = engine.process.model
+    return take_snapshot(
+        {f"metric {name}": metric for name, metric in _metrics_of(engine).items()},
+        kept=[*model.parameters(), *model.buffers()],
+        known=[*_known(engine), *roots_of_code(engine).values()],
+    )
+
+
+def _metrics_of(engine: Engine) -> dict[str, Any]:
+    metrics = dict(getattr(engine.process, "metrics", {}))
+    for evaluate in engine.bus.owners(Evaluate):
+        metrics |= evaluate.metrics
+    return metrics
+
+
+def _known(engine: Engine) -> list[Any]:
+    """Return the objects that have a state of their own in a checkpoint, or none that matters."""
+    state = engine.state
+    known = [engine, engine.source, engine.recorder, engine.bus, state, state.dataloader]
+    known += [*_data_of(engine.source), *stateful(engine).values()]
+    return known + [kept.values for kept in engine.kept if isinstance(kept, OwnState)]
+
+
+def _as_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 _LATE = 1_000_000
@@ -183,14 +258,14 @@ def describe_hidden(hidden: list[Hidden], *, is_whole: bool) -> str:
     return "; ".join(parts) or NOTHING
 
 
-def _warning(hidden: Hidden) -> str:
+def _warning(hidden: Hidden, period: Period) -> str:
     root = hidden.path.partition(".")[0].partition(" ")[0]
     fix = _FIXES.get(hidden.kind) or _FIXES_BY_ROOT.get(root, _FIX)
     effect = (
-        "changes with each step and is in no checkpoint, so that a resumed run begins it anew"
+        f"changes with each {period} and is in no checkpoint, so that a resumed run begins it anew"
         if hidden.is_harmful
-        else "was set in a step and is in no checkpoint, and whether a resumed run sets it to the"
-        " same is unknown"
+        else f"was set in {'a step' if period == 'step' else 'an evaluation'} and is in no"
+        " checkpoint, and whether a resumed run sets it to the same is unknown"
     )
     return f"state of your code: {hidden.path} ({_NAMES[hidden.kind]}) {effect}: {fix}"
 
