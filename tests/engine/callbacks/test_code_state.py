@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
+    ByHand,
     Engine,
     Evaluate,
     OptimizerStep,
@@ -531,6 +532,68 @@ def test_a_state_that_another_part_hides_is_named_with_its_place(
 def test_a_callback_without_a_state_dict_is_named_and_one_with_it_is_not() -> None:
     assert look(supervised(net()), Listener())[0] == "not kept: Listener.best"
     assert look(supervised(net()), Saved())[0] == NOTHING
+
+
+def look_at_loop(
+    make: Callable[[torch.optim.Optimizer], Any], *, keeps: bool = False
+) -> tuple[str, list[str]]:
+    """Train by hand with a variable `other`, stepped after each step; return what is found."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    other = make(optimizer)
+    reports: list[tuple[str, list[str]]] = []
+    watch = CodeState(lambda finding, warnings: reports.append((finding, warnings)))
+    runs = Engine(ByHand(model, optimizer), loader(), steps=5, handlers=[watch])
+    if keeps:
+        runs.keep(other)
+    for x, y in runs:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        getattr(other, "step", lambda: None)()
+    (report,) = reports
+    return report
+
+
+class Stepped:
+    """Has a state of its own."""
+
+    count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class SteppedLate(torch.optim.lr_scheduler.StepLR):
+    """Steps once an epoch, which here never ends."""
+
+    def step(self, epoch: Any = None) -> None: ...
+
+
+LOOPS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "scheduler": lambda it: torch.optim.lr_scheduler.CosineAnnealingLR(it, 10),
+    "scheduler of epochs": lambda it: SteppedLate(it, 2),
+    "own": lambda it: Stepped(),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_variable_of_a_loop_by_hand_with_a_state_is_named_unless_it_is_kept(kind: str) -> None:
+    finding, (warning,) = look_at_loop(LOOPS[kind])
+
+    assert finding == "not kept: other" and "engine.keep(other)" in warning
+    assert look_at_loop(LOOPS[kind], keeps=True) == (NOTHING, [])
+
+
+def test_a_variable_of_a_loop_by_hand_that_does_not_change_is_not_named() -> None:
+    assert look_at_loop(lambda it: hard_net()) == (NOTHING, [])
 
 
 class Seen:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import FrameType
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from torch import Tensor
+from torch.optim.lr_scheduler import LRScheduler
+
+from assay.core.code_places import is_of_user
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
@@ -14,8 +20,10 @@ from assay.engine.callbacks.evaluate import Evaluate
 from assay.engine.checkpoint.hidden_state import (
     Hidden,
     KeptFiles,
+    Mark,
     Snapshot,
     compare_snapshots,
+    mark_states,
     take_snapshot,
 )
 from assay.engine.loop.engine import Engine
@@ -40,6 +48,7 @@ _NAMES = {
     "iterator": "an iterator",
     "cache": "a cache",
     "file": "a file",
+    "state": "an object with a state_dict",
 }
 _FIXES = {
     "generator": "draw from torch, numpy or random: they are keyed by the step",
@@ -60,7 +69,8 @@ _FIX = "keep it in a callback with state_dict and load_state_dict"
 class CodeState:
     """Callback that compares the user's objects before and after the first steps.
 
-    Metrics are compared as the first evaluations begin, each after its reset.
+    Metrics are compared as the first evaluations begin, each after its reset; of a loop by hand
+    those variables that have a `state_dict`.
 
     `report` is called with the finding for the record and the warnings, and again with a state of a
     metric; without it both go to the recorder of the engine. Later steps cost nothing. Of several
@@ -170,8 +180,57 @@ class CodeState:
     def _snapshot(self, engine: Engine) -> Snapshot:
         # Each evaluation resets the metrics.
         known = [*_known(engine), *_metrics_of(engine).values()]
-        kept = tensors_in(own_parts(engine))
-        return take_snapshot(roots_of_code(engine), kept=kept, known=known)
+        kept = list(tensors_in(own_parts(engine)))
+        snapshot = take_snapshot(roots_of_code(engine), kept=kept, known=known)
+        snapshot.marks |= _mark_variables(engine, kept)
+        return snapshot
+
+
+def _mark_variables(engine: Engine, kept: Iterable[Tensor]) -> dict[str, Mark]:
+    """Mark the variables of a loop by hand that have a state, but for those of the engine."""
+    variables = variables_of_loop()
+    if not variables:
+        return {}
+    process: Any = engine.process
+    roots = roots_of_code(engine)
+    known = [*_known(engine), *roots.values(), *engine.kept, *process.model.modules()]
+    for holder in (process, roots["schedule"]):
+        known += getattr(holder, "__dict__", {}).values()
+    ignored = {id(thing) for thing in known}
+    own = {
+        name: thing
+        for name, thing in variables.items()
+        if id(thing) not in ignored
+        if not type(thing).__module__.startswith("assay.") and _has_state(type(thing))
+    }
+    optimizers = list(process.backward.optimizers.values())
+    marks = mark_states(own, kept)
+    for name, thing in own.items():
+        if isinstance(thing, LRScheduler) and any(thing.optimizer is each for each in optimizers):
+            marks[name] = Mark("state", object())  # it may step after many steps only
+    return marks
+
+
+def _has_state(kind: type) -> bool:
+    # Of the class: a proxy of something else answers to any name.
+    return all(callable(getattr(kind, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def variables_of_loop() -> dict[str, Any]:
+    """Return the variables where an engine is iterated now, with the attributes of `self` there.
+
+    Empty where `run` trains.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not Engine.__iter__.__code__:
+        frame = frame.f_back
+    while frame is not None and not is_of_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    found = {**frame.f_globals, **frame.f_locals}
+    attributes = getattr(found.get("self"), "__dict__", {})
+    return found | {f"self.{name}": value for name, value in attributes.items()}
 
 
 def _snapshot_metrics(engine: Engine) -> Snapshot:
@@ -261,8 +320,11 @@ def describe_hidden(hidden: list[Hidden], *, is_whole: bool) -> str:
 def _warning(hidden: Hidden, period: Period) -> str:
     root = hidden.path.partition(".")[0].partition(" ")[0]
     fix = _FIXES.get(hidden.kind) or _FIXES_BY_ROOT.get(root, _FIX)
+    if hidden.kind == "state":
+        fix = f"engine.keep({hidden.path}) before engine.resume"
+    changes = "changes" if hidden.kind == "state" else f"changes with each {period}"
     effect = (
-        f"changes with each {period} and is in no checkpoint, so that a resumed run begins it anew"
+        f"{changes} and is in no checkpoint, so that a resumed run begins it anew"
         if hidden.is_harmful
         else f"was set in {'a step' if period == 'step' else 'an evaluation'} and is in no"
         " checkpoint, and whether a resumed run sets it to the same is unknown"

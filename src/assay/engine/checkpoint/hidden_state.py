@@ -34,8 +34,9 @@ from assay.engine.checkpoint.state_trials import ModelTrial
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.sparse import is_sparse
+from assay.engine.numerics.structures import map_values
 
-Kind = Literal["number", "collection", "tensor", "generator", "iterator", "cache", "file"]
+Kind = Literal["number", "collection", "tensor", "generator", "iterator", "cache", "file", "state"]
 
 MAX_OBJECTS: Final = 50_000
 MAX_ITEMS: Final = 1_000
@@ -120,6 +121,21 @@ def take_snapshot(
             snapshot.marks[place.removeprefix(".")] = mark
     snapshot.is_whole = num_seen < MAX_OBJECTS
     return snapshot
+
+
+def mark_states(things: Mapping[str, Any], kept: Iterable[Tensor]) -> dict[str, Mark]:
+    """Mark what the `state_dict` of named objects gives, but for the tensors that are `kept`."""
+    storages = {_storage_of(tensor) for tensor in kept}
+
+    def content(tensor: Tensor) -> Any:
+        return None if _storage_of(tensor) in storages else _content_of(tensor)
+
+    states = {name: thing.state_dict() for name, thing in things.items()}
+    return {
+        name: Mark("state", repr(map_values(state, content)))
+        for name, state in states.items()
+        if state
+    }
 
 
 def find_changes(name: str, thing: object, call: Callable[[], object]) -> list[str]:
