@@ -432,6 +432,16 @@ def test_without_a_split_to_evaluate_evaluation_is_left_out_with_one_note(
     assert capsys.readouterr().err.count("nothing is evaluated: there is no data.valid\n") == 1
 
 
+def test_an_empty_list_of_splits_is_the_reason_that_nothing_is_evaluated(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CONFIG.replace('best = { metric = "valid/acc", mode = "max" }', "")
+    (here / "none.toml").write_text(text)
+
+    assert main(["run", "none.toml", "evaluate.splits=[]", "--device", "cpu"]) == 0
+    assert capsys.readouterr().err.count("evaluated: evaluate.splits names no split\n") == 1
+
+
 def test_how_exactly_a_run_could_go_on_is_said_at_its_start(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

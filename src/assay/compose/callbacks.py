@@ -156,8 +156,11 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
     warn = partial(_warn, prepared, recorder)
 
     def open_run() -> None:
-        is_evaluated = bool(loaders) or evaluation_plan(prepared.scope)[0] == "never"
-        for line in [*prepared.notes, *describe_run(engine, is_evaluated=is_evaluated)]:
+        why = ""
+        if not loaders and evaluation_plan(prepared.scope)[0] != "never":
+            named = prepared.scope.sections.evaluate.splits
+            why = "there is no data.valid" if named is None else "evaluate.splits names no split"
+        for line in [*prepared.notes, *describe_run(engine, why_unevaluated=why)]:
             display.say(line)
         # Asked for now: the record has everything that the run prints.
         exactness = engine.source.exactness(engine.state.epoch)

@@ -399,13 +399,16 @@ def _debugger_without_bar(close: Callable[[], None]) -> Iterator[None]:
         sys.breakpointhook = before
 
 
-def describe_run(engine: Engine, *, is_evaluated: bool) -> list[str]:
-    """Return lines on the length of the run, and on parameter groups where there are several."""
+def describe_run(engine: Engine, *, why_unevaluated: str) -> list[str]:
+    """Return lines on the length of the run, and on parameter groups where there are several.
+
+    `why_unevaluated` says why nothing is evaluated, where that was not asked for.
+    """
     state, source, lines = engine.state, engine.source, []
     if isinstance(source, Loader):
         lines += arithmetic(source, epochs=state.max_epochs, total=state.max_steps)
-    if not is_evaluated:
-        lines.append("nothing is evaluated: there is no data.valid")
+    if why_unevaluated:
+        lines.append(f"nothing is evaluated: {why_unevaluated}")
     groups = describe_groups(engine.process.backward.optimizers, engine.process.model)
     return lines + (groups if groups[1:] else [])
 
