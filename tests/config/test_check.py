@@ -304,6 +304,12 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             "",
         ),
         (
+            "[data.train]\nsource = { type = 'torch.utils.data.TensorDataset' }\nbatch_size = 1\n[evaluate]\nsplits = ['train']",
+            "unknown-split",
+            "`train/loss` is the loss of the steps, so train cannot be evaluated by that name",
+            'name it twice, as in [data.train_again] with source = "@data.train.source"',
+        ),
+        (
             "[evaluate]\nsplits = [1]",
             "wrong-type",
             "`evaluate.splits.0` must be a string, not 1",

@@ -179,6 +179,7 @@ engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_
 [program]
 engine/loop/engine_state.py: as_stateful
 compose/launch.py: RunResult.run
+engine/callbacks/evaluate.py: Evaluate.handlers
 engine/callbacks/save.py: Save.judge
 engine/checkpoint/given_state.py: name_from*2
 engine/checkpoint/weights.py: load_checkpoint

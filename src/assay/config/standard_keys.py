@@ -241,6 +241,15 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
                 yield problem_at(
                     "unknown-split", f"[data] has no split `{leaf.value}`", leaf, path, fix
                 )
+            elif isinstance(leaf, Leaf) and leaf.value == "train":
+                yield problem_at(
+                    "unknown-split",
+                    "`train/loss` is the loss of the steps, so train cannot be evaluated by that"
+                    " name",
+                    leaf,
+                    ("evaluate", "splits", i),
+                    'name it twice, as in [data.train_again] with source = "@data.train.source"',
+                )
     if _scalar_at(evaluate, "enabled") is False:
         return  # switched off for once: the rest of the section may stay as it is
     measured = [] if _scalar_at(evaluate, "every") == "never" else splits

@@ -102,6 +102,14 @@ def test_a_period_that_is_none_is_refused() -> None:
         Evaluate({"valid": loader()}, every="2 eons").handlers()
 
 
+def test_train_is_no_name_of_an_evaluated_split_as_train_loss_is_that_of_the_steps() -> None:
+    with pytest.raises(InputError, match="train/loss is the loss of the steps") as caught:
+        engine(steps=1, handlers=[Evaluate({"train": loader(10, 4)})])
+
+    assert "another name" in caught.value.fix
+    assert Evaluate({"train": loader(10, 4)}, every="never").handlers() == []
+
+
 def test_without_splits_nothing_listens() -> None:
     assert Evaluate({}).handlers() == []
 

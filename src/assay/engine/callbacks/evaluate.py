@@ -83,9 +83,15 @@ class Evaluate:
         )
 
     def handlers(self) -> list[Handler]:
+        """Return the handlers; InputError for a split train, whose loss is that of the steps."""
         periodic = each(self.every, self.run, name="Evaluate")
         if periodic is None or not self.splits:
             return []
+        if "train" in self.splits:
+            raise InputError(
+                "train/loss is the loss of the steps, so train cannot be evaluated by that name.",
+                fix="Give the split another name, as Evaluate({'train_again': ...}).",
+            )
         return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
 
     def rehearse(self, engine: Engine) -> None:
