@@ -153,6 +153,8 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
     if report.parameters:
         share = "all" if report.trained == report.parameters else f"{report.trained:,}"
         yield "parameters", f"{report.parameters:,}, {share} trained"
+        if report.left_out:
+            yield "", f"{report.left_out:,} got no gradient in this step; with them it needs more"
     if report.flops_per_step:
         yield "FLOPs", f"{_scale(report.flops_per_step)} in a step: forward and backward"
     for rank in report.ranks:
@@ -184,7 +186,7 @@ def _peak(memory: PeakMemory | None) -> int:
 
 
 def _memory(name: str, memory: PeakMemory) -> Iterator[tuple[str, str]]:
-    yield name, f"{size(memory.most_bytes)} at most: {memory.where}"
+    yield name, f"{size(memory.most_bytes)} at most for this batch: {memory.where}"
     shares = {
         "weights": memory.weights_bytes,
         "gathered weights": memory.gathered_bytes,

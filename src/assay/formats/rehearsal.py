@@ -141,6 +141,9 @@ class Rehearsal:
     micro-batch of one rank, `micro_batches` how many of them make a step. FLOPs are those of a step
     of one rank: forward and backward.
 
+    `left_out` are the trained parameters that got no gradient in this step: their states in the
+    optimizer are counted, what another step keeps of them for its backward pass is not.
+
     In a pipeline, `ranks` has an entry for each rank of one pipeline. `memory` is then that of the
     rank with the highest peak; parameters, FLOPs and layers are those of the whole model.
     """
@@ -155,6 +158,7 @@ class Rehearsal:
     layout: Mapping[str, int] = field(default_factory=dict)
     parameters: int = 0
     trained: int = 0
+    left_out: int = 0
     flops_per_step: int = 0
     layers: tuple[Layer, ...] = ()
     stages: tuple[DataStage, ...] = ()

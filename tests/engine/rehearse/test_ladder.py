@@ -515,6 +515,33 @@ def test_what_is_too_large_to_compute_and_cannot_be_faked_is_unchecked_with_its_
     assert report.memory.weights_bytes == weights_of(Ways(how))
 
 
+class Seldom(nn.Module):
+    """A block that most steps leave out."""
+
+    def __init__(self, *, is_used: bool) -> None:
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(4, 64), nn.Linear(64, 64), nn.Linear(64, 2)
+        self.is_used = is_used
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.is_used:
+            hidden = hidden + self.block(hidden)
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+def test_parameters_that_the_step_leaves_out_have_their_state_counted_and_are_told() -> None:
+    left_out, whole = (
+        rehearsed(lambda used=used: Seldom(is_used=used), pair(8, 4), optimizer=torch.optim.AdamW)  # type: ignore[misc]
+        for used in (False, True)
+    )
+
+    assert left_out.memory is not None and whole.memory is not None
+    assert left_out.memory.optimizer_bytes == whole.memory.optimizer_bytes > 0
+    assert (left_out.left_out, whole.left_out) == (64 * 64 + 64, 0)
+    assert whole.findings == left_out.findings == ()
+
+
 def weights_of(model: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 

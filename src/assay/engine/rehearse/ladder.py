@@ -403,6 +403,7 @@ class _Rehearsing:
             micro_batches=len(batches),
             parameters=sum(layer.params for layer in layers),
             trained=sum(layer.trained for layer in layers),
+            left_out=trial.left_out,
             flops_per_step=self.micro_flops * len(batches),
             layers=layers,
             stages=(*self.parts.stages, *stages),

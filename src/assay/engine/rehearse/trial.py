@@ -75,6 +75,8 @@ class Trial:
     boundaries: Mapping[bool, Sequence[Shapes]] = field(default_factory=dict)
     """Shapes between the stages of the pipeline, in training (True) and in evaluation."""
     output: Any = None
+    left_out: int = 0
+    """Parameters that got no gradient in the last step, though an optimizer has them."""
     told_output: str = ""
     """Shapes of the output of the first step."""
     stack: ModuleStack = field(init=False)
@@ -106,8 +108,11 @@ class Trial:
             self._differentiate(batches, sizes)
             ledger.use(_gradients(process), "gradients")
             self.told_output = self.told_output or shape_of(self.output)
+            unused = self._without_gradient()
             ledger.where = "update"
             self._update()
+            self._forget_gradients()
+            self._update_unused(unused)
             ledger.use(_states(process), "optimizer")
             memory = ledger.memory()
             self._forget_gradients()
@@ -308,6 +313,29 @@ class Trial:
             self.findings.append(unchecked_finding(f"the update: {why_not(_root(error))}", error))
         for optimizer in process.backward.optimizers.values():
             if not optimizer.state:
+                self._step_alone(optimizer)
+
+    def _without_gradient(self) -> list[nn.Parameter]:
+        """Return the trained parameters that this step left out."""
+        if self.pipeline is not None:
+            return []
+        return [
+            parameter
+            for optimizer in self.process.backward.optimizers.values()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad and parameter.grad is None
+        ]
+
+    def _update_unused(self, unused: Sequence[nn.Parameter]) -> None:
+        """Make the state of the optimizers for parameters that another step may use."""
+        self.left_out = sum(parameter.numel() for parameter in unused)
+        for parameter in unused:
+            parameter.grad = torch.zeros_like(parameter)
+        left_out = set(map(id, unused))
+        for optimizer in self.process.backward.optimizers.values():
+            groups = optimizer.param_groups
+            if any(id(parameter) in left_out for group in groups for parameter in group["params"]):
                 self._step_alone(optimizer)
 
     def _step_alone(self, optimizer: Optimizer) -> None:
