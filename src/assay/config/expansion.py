@@ -187,7 +187,7 @@ def _make(config: Config, variant: Variant | None, point: Point) -> Config:
         config.uses,
         config.settings,
         changes,
-        unaliased=config.unaliased,
+        older=config.older,
         is_whole=not config.read_problems,
     )
     return replace(

@@ -17,7 +17,7 @@ from assay.config.resolver import Draws, with_recorded_values
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.translation import translate
+from assay.config.translation import OlderConfig, translate
 from assay.config.tree import Leaf, Node, Table, get_at, set_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
@@ -52,7 +52,8 @@ class Config:
     which `read_problems` concern the text alone, and `notes` what was read as something else
     (`file_notes`: in the file); `check_shape` reports these and everything else. `named` is `root`
     with every target under its one name, once the signature stage has looked at it: the tree that
-    is hashed. `unaliased` is the file with the keys of other systems as they were given. `outside`
+    is hashed. `unaliased` is the file with the keys of other systems as they were given, `older`
+    the same for settings of them, None for a config of no other system. `outside`
     holds what a config in Python read from outside: variables by `env:X`, and `argv`.
     """
 
@@ -69,6 +70,7 @@ class Config:
     notes: tuple[Problem, ...] = ()
     named: Table | None = None
     unaliased: Table | None = None
+    older: OlderConfig | None = None
     variant: str = ""
     point: str = ""
     assigned: tuple[tuple[str, Node], ...] = ()
@@ -179,6 +181,7 @@ def _config(
     outside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Config:
     unaliased = root
+    older = OlderConfig.of(root)
     told = [problem for problem in read_problems if problem.severity == "note"]
     read_problems = [problem for problem in read_problems if problem.severity != "note"]
     root, notes = translate(root)
@@ -192,7 +195,7 @@ def _config(
         draws,
         uses,
         settings,
-        unaliased=unaliased,
+        older=older,
         is_whole=not read_problems,
     )
     return Config(
@@ -200,6 +203,7 @@ def _config(
         written=made.written,
         given=root,
         unaliased=unaliased,
+        older=older,
         path=path,
         files=MappingProxyType(dict(files)),
         user_dirs=user_dirs,

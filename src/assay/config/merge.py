@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
@@ -45,17 +46,17 @@ def merge(
     settings: Settings,
     changes: Iterable[Change] = (),
     *,
-    unaliased: Table | None = None,
+    older: OlderConfig | None = None,
     is_whole: bool = True,
 ) -> Merged:
     """Apply `changes` one after another, then `overrides`, to `given`.
 
-    `unaliased` is the file before its keys were translated, for settings of an older system's keys.
+    `older` is the file before its keys were translated, where they are those of an older system.
 
     When the file could not be read as a whole, nothing is said about names that lead nowhere.
     """
     typed: Change = lambda _: _parse_overrides(overrides)  # noqa: E731  a change like the others
-    written, problems, notes = _change(given, (*changes, typed), unaliased)
+    written, problems, notes = _change(given, (*changes, typed), older)
     written = with_older_arguments(written)
     root, wrong = resolve_config(written, draws, uses, settings)
     problems += wrong
@@ -65,19 +66,17 @@ def merge(
 
 
 def _change(
-    given: Table, changes: Iterable[Change], unaliased: Table | None
+    given: Table, changes: Iterable[Change], older: OlderConfig | None
 ) -> tuple[Table, list[Problem], list[Problem]]:
     """Apply changes one after another; return the tree, what is wrong, and notes."""
     written = given
     problems: list[Problem] = []
     notes: list[Problem] = []
-    older: OlderConfig | None = None
+    older = copy(older)  # what is set in it is for this config alone
     for change in changes:
         settings, wrong = change(written)
         problems += wrong
         for given_setting in settings:
-            if older is None and unaliased is not None:
-                older = OlderConfig(unaliased)
             try:
                 if older is not None and older.has(given_setting, written):
                     written, said = older.apply(given_setting, written)

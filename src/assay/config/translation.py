@@ -133,16 +133,22 @@ class OlderConfig:
     here may follow from several there.
     """
 
-    def __init__(self, given: Table) -> None:
+    def __init__(self, root: Table, *, is_libai: bool) -> None:
+        self.root = root
+        self.is_libai = is_libai
+
+    @classmethod
+    def of(cls, given: Table) -> OlderConfig | None:
+        """Return the config for settings; None if it is of no older system."""
         root, _ = translate_forms(given)
         assert isinstance(root, Table)
-        self.is_libai = isinstance(root.items.get("dataloader"), Table)
-        self.is_known = self.is_libai or _names_alchemy(root, _find_older_calls(root))
-        self.root = root
+        is_libai = isinstance(root.items.get("dataloader"), Table)
+        is_older = is_libai or _names_alchemy(root, _find_older_calls(root))
+        return cls(root, is_libai=is_libai) if is_older else None
 
     def has(self, setting: Setting, written: Table) -> bool:
         """Return whether a setting is of a key there, which `written` has under another name."""
-        if not self.is_known or get_at(written, fit_path(written, setting.parts)) is not None:
+        if get_at(written, fit_path(written, setting.parts)) is not None:
             return False
         if self.is_libai and _is_key_of_libai(setting.parts):
             return True
