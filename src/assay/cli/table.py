@@ -174,7 +174,7 @@ def set_(
     `:max` or `:min` where large or small values of it are good. Cells are mean ± deviation:
 
     \b
-    assay table fill digits 'tag = a' 'tag = b' -m valid/acc.max:max -m model.width
+    assay table fill acc 'tag = a' 'tag = b' -m valid/acc.max:max -m model.width
 
     A row has the tag that its runs share, else the EXPR. Later runs that fulfil it count, too.""",
 )

@@ -17,7 +17,7 @@ from assay.core.directory import create_file
 from assay.core.errors import AssayError
 from assay.formats import frames, metrics_file, metrics_reader
 from assay.formats.metrics_file import Chunk, KeySet
-from assay.store.chunk_stream import read_chunks, read_outline
+from assay.store.chunk_stream import read_chunks, read_outline, split_branches
 from assay.store.series import Block
 from assay.store.vectors import FAST, bounds, pack_offsets
 
@@ -65,12 +65,26 @@ def _rename(keys: KeySet, clean_names: CleanNames) -> KeySet:
 def write_compacted(path: Path, blocks: Sequence[Block]) -> None:
     """A file that holds these rows by column, as that of a run that has ended."""
     rows = {block.keys: len(block.steps) for block in blocks}
-    chunks = (
-        Chunk(block.keys, 0, block.steps, block.times_ns, tuple(block.columns), block.orders)
-        for block in blocks
-    )
-    if not _write(path, chunks, rows):
+    if not _write(path, _in_time(blocks), rows):
         raise OSError("the metrics were not written as they are")
+
+
+def _in_time(blocks: Sequence[Block]) -> Iterator[Chunk]:
+    """Yield rows that nobody has placed: by time, and as they were logged where that is equal."""
+    times = [np.asarray(block.times_ns, np.int64) for block in blocks]
+    orders = [np.asarray(block.orders, np.int64) for block in blocks]
+    if not blocks:
+        return
+    sets = np.repeat([block.keys.id for block in blocks], [len(each) for each in times])
+    places = np.empty(len(sets), np.int64)
+    places[np.lexsort((sets, np.concatenate(orders), np.concatenate(times)))] = np.arange(len(sets))
+    begin = 0
+    for block in blocks:
+        end = begin + len(block.steps)
+        own = places[begin:end].data
+        rows = Chunk(block.keys, 0, block.steps, block.times_ns, tuple(block.columns), own)
+        yield from split_branches(rows, np.asarray(block.branches, np.int64))
+        begin = end
 
 
 def _write(path: Path, chunks: Iterable[Chunk], rows: Mapping[KeySet, int]) -> bool:

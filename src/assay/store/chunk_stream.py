@@ -170,7 +170,7 @@ def read_chunks(path: Path, outline: Outline) -> Iterator[Chunk]:
         branches = None
         if not chunk.branch:
             branches = outline.branches(chunk.keys, chunk.steps, passed)
-        yield from [chunk] if branches is None else _split(chunk, branches)
+        yield from [chunk] if branches is None else split_branches(chunk, branches)
 
 
 def _chunk_of(item: Rows | Row | Chunk, places: Sequence[int] | None) -> Chunk:
@@ -184,7 +184,7 @@ def _chunk_of(item: Rows | Row | Chunk, places: Sequence[int] | None) -> Chunk:
             return Chunk(item.keys, 0, [item.step], [item.time_ns], columns, places)
 
 
-def _split(chunk: Chunk, branches: NDArray[np.int64]) -> Iterator[Chunk]:
+def split_branches(chunk: Chunk, branches: NDArray[np.int64]) -> Iterator[Chunk]:
     """Yield the rows of each branch."""
     for branch in np.unique(branches).tolist():
         keep = branches == branch
