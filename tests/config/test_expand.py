@@ -441,16 +441,6 @@ def test_whole_numbers_are_drawn_until_there_are_as_many_points_as_asked_for() -
     assert sorted(each["seed"] for each in every) == [1, 2, 3]
 
 
-def test_a_key_of_a_variant_that_the_sweep_sets_too_is_told() -> None:
-    text = '[variants.big]\n"model.width" = 512\nseed = 3\n[sweep]\n"model.width" = [4, 8]\n'
-
-    (problem,) = problems_of_sections(open_text(BASE + text))
-
-    assert (problem.kind, problem.severity, problem.key) == ("clash", "warning", "model.width")
-    assert problem.message == "[sweep] sets `model.width`, so that this value of big is not trained"
-    assert (problem.origin.line, problem.origin.column) == (BASE.count("\n") + 2, 1)
-
-
 def test_a_base_that_cannot_be_read_is_told_without_its_variations() -> None:
     config = open_text(f"{BASE}x = = 3\n[variants.a]\ntrain.epochs = 0\n")
 

@@ -11,7 +11,7 @@ from assay.config.merge import Change, merge
 from assay.config.overrides import RefusedError, setting_of
 from assay.config.standard_keys import sections_of
 from assay.config.sweep import SECTION, Point, Sweep, assignments, sweep_of
-from assay.config.tree import KeyPath, Leaf, Table, dotted, walk
+from assay.config.tree import KeyPath, Leaf, walk
 from assay.config.variants import ALL, Variant, variants_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggestions
@@ -117,11 +117,7 @@ def variations(config: Config) -> Iterator[Config]:
 
 def problems_of_sections(config: Config) -> list[Problem]:
     """Return the problems of `[variants]` and `[sweep]` themselves."""
-    problems = [
-        *variants_of(config.written)[1],
-        *sweep_of(config.written)[1],
-        *_keys_of_both(config.written),
-    ]
+    problems = [*variants_of(config.written)[1], *sweep_of(config.written)[1]]
     count = len(_makers(config))
     most = _most(config)
     if count > most:
@@ -132,22 +128,6 @@ def problems_of_sections(config: Config) -> list[Problem]:
             Problem(kind="too-many", severity="warning", message=message, origin=origin, fix=fix)
         )
     return problems
-
-
-def _keys_of_both(root: Table) -> Iterator[Problem]:
-    """Yield the keys of a variant that the sweep sets as well: the sweep's values are trained."""
-    plan, _ = sweep_of(root)
-    axes = plan.axes if plan is not None else ()
-    for variant in variants_of(root)[0].values() if axes else ():
-        for setting in variant.settings(root)[0]:
-            if any(axis.is_in(setting.parts) for axis in axes):
-                key = dotted(setting.parts)
-                what = f"[sweep] sets `{key}`, so that this value of {variant.name} is not trained"
-                origin = setting.key_origin()
-                fix = "leave it out, or train the variant with --no-sweep"
-                yield Problem(
-                    kind="clash", severity="warning", message=what, origin=origin, key=key, fix=fix
-                )
 
 
 def _makers(config: Config) -> list[tuple[Variant | None, Point]]:
