@@ -9,12 +9,14 @@ all lines share.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import rows
 
 FOLDER = Path(__file__).parent / "compat" / "snippets"
+SYSTEMS = {"A": "alchemy", "B": "framework", "C": "thexp", "D": "flame", "E": "LiBai"}
 TEXTS = Path(__file__).resolve().parents[2] / "shared" / "seeds"
 
 
@@ -43,6 +45,26 @@ def executed(name: str) -> str:
             indent = lines[i][: len(lines[i]) - len(lines[i].lstrip())]
             lines[i] = "\n".join(f"{indent}{line}" for line in repair["becomes"].splitlines())
     return "\n".join([*top, *lines]) + "\n"
+
+
+def table_lines() -> list[str]:
+    """The table of `docs/reference/older-texts.md`: each text, what is checked of it, what is changed."""
+    table = ["| text | what the tests check | what had to change |", "| --- | --- | --- |"]
+    for name, row in rows.read_table().items():
+        if name.startswith("S-"):
+            changes = [_change_of(repair) for repair in row.get("repairs", ())]
+            changes += [row["instead"]] if "instead" in row else []
+            check = row["check"].partition(" (repairs:")[0].replace("|", "\\|")
+            title = f"{SYSTEMS[row['title'][0]]}{row['title'][1:]}"
+            table.append(f"| {title} | {check} | {'; '.join(changes) or 'nothing'} |")
+    return table
+
+
+def _change_of(repair: Mapping[str, str]) -> str:
+    line, becomes = (
+        " ".join(repair[key].split()).replace("|", "\\|") for key in ("line", "becomes")
+    )
+    return f"`{line}` -> {f'`{becomes}`' if becomes else 'gone'} ({repair['why']})"
 
 
 @cache

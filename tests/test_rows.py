@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rows
+import snippets as texts
 
 pytest_plugins = ["pytester"]
 OPEN = {"B37", "B38"}  # TensorRT and a server: nothing of them is there yet
@@ -42,6 +43,14 @@ def test_every_row_has_a_test_and_every_mark_names_rows() -> None:
 
     assert [ids for ids in marked if rows.complaint(ids)] == []
     assert {*rows.read_table()} - {id for ids in marked for id in ids} == OPEN
+
+
+def test_the_page_of_the_texts_says_what_is_changed_in_each() -> None:
+    page = Path(__file__).parents[1] / "docs" / "reference" / "older-texts.md"
+
+    shown = [line for line in page.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+
+    assert shown == texts.table_lines()
 
 
 def test_every_snippet_is_run_from_its_text() -> None:
