@@ -478,7 +478,11 @@ def test_an_export_to_onnx_without_its_packages_names_the_extra(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = record_toy(project)
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
+
+    def fail(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("assay.engine.export.program.import_module", fail)
 
     with pytest.raises(MissingExtraError) as caught:
         leave(run)

@@ -117,16 +117,16 @@ def export(
             f"{address} is a config, and an export takes a run.",
             fix=f"assay run {address}, then assay export last",
         )
-    if wanted.target == "onnx":
-        from assay.engine.export.program import require_onnx
-
-        require_onnx()
     view, _ = find(address)
     place = (folder or Path(f"{view.id}-{wanted.target}")).absolute()
     _refuse_taken(place, force=wanted.force)
     config = open_saved(view, use="export it", trust=trust, tell=tell)
     weights = weights_at(address)
     with open_run_scope(config, Launch(device="cpu")) as scope, _scratch(place) as scratch:
+        if wanted.target == "onnx":
+            from assay.engine.export.program import require_onnx  # needs torch, which was asked for
+
+            require_onnx()
         exporting = _Exporting(view, weights, scope, wanted, place)
         interface, parity, files = exporting.write_model(scratch)
         certificate = exporting.certify(parity, files)
