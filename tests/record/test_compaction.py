@@ -19,6 +19,7 @@ import pytest
 
 from assay.formats import frames, metrics_file
 from assay.formats.metrics_file import Chunk
+from assay.interop.foreign_run import curve
 from assay.record import compaction
 from assay.record.compaction import compact
 from assay.record.writer import MetricsWriter
@@ -36,6 +37,28 @@ def path(tmp_path: Path) -> Path:
             writer.log({"acc": 0.5, "loss": -1.0}, step)
     writer.close()
     return path
+
+
+def test_curves_of_another_tool_keep_their_branches_and_are_in_order_by_time(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "metrics.bin"
+    loss = curve(1, "loss", [1, 2, 3, 3], [10, 20, 30, 60], [0.1, 0.2, 0.3, 0.4], [0, 0, 2, 0])
+    other = curve(2, "acc", [1, 3], [15, 65], [0.5, 0.6])
+
+    compaction.write_compacted(path, [loss, other])
+
+    curves, whole = read_series(path), read_series(path, branches=True)
+    assert curves["loss"].values.tolist() == [0.1, 0.2, 0.4]
+    assert sorted(whole["loss"].branches.tolist()) == [0, 0, 0, 2]
+    rows = [
+        (time_ns, place)
+        for block in read_contents(path).blocks
+        for time_ns, place in zip(block.times_ns, block.orders, strict=True)
+    ]
+    assert [time_ns for time_ns, _ in sorted(rows, key=lambda row: row[1])] == [
+        *(10, 15, 20, 30, 60, 65)
+    ]
 
 
 def test_a_compacted_file_is_smaller_and_reads_the_same(path: Path) -> None:
