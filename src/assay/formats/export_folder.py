@@ -17,7 +17,7 @@ from assay.core.formatting import number
 FORMAT = 1
 
 Target = Literal["onnx", "torch-export", "safetensors"]
-"""What a model is exported to."""
+"""Format of an exported model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

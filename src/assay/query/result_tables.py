@@ -27,12 +27,12 @@ LEAST_P = 0.001
 MAX_LINKED = 1_000
 _TOLERANCE = 1e-12
 MARK = "assay:"
-"""What a line of a document begins with that says of which runs a number is."""
+"""Beginning of a comment in a document that names the runs of a number."""
 
 _IN_MARKDOWN = ("**{}**", "*{}*", "{} †")
 _IN_HTML = ("<strong>{}</strong>", "<u>{}</u>", "{} †")
 _IN_LATEX = (r"\textbf{{{}}}", r"\underline{{{}}}", r"{}$^{{\dagger}}$")
-"""How the best, the second, and one near the best are marked."""
+"""Marks of the best value, the second, and one near the best."""
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

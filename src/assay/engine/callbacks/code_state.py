@@ -179,7 +179,7 @@ class CodeState:
 
     def _snapshot(self, engine: Engine) -> Snapshot:
         # Each evaluation resets the metrics.
-        known = [*_known(engine), *_metrics_of(engine).values()]
+        known = [*_kept_objects(engine), *_metrics_of(engine).values()]
         kept = list(tensors_in(own_parts(engine)))
         snapshot = take_snapshot(roots_of_code(engine), kept=kept, known=known)
         snapshot.marks |= _mark_variables(engine, kept)
@@ -193,7 +193,7 @@ def _mark_variables(engine: Engine, kept: Iterable[Tensor]) -> dict[str, Mark]:
         return {}
     process: Any = engine.process
     roots = roots_of_code(engine)
-    known = [*_known(engine), *roots.values(), *engine.kept, *process.model.modules()]
+    known = [*_kept_objects(engine), *roots.values(), *engine.kept, *process.model.modules()]
     for holder in (process, roots["schedule"]):
         known += getattr(holder, "__dict__", {}).values()
     ignored = {id(thing) for thing in known}
@@ -239,7 +239,7 @@ def _snapshot_metrics(engine: Engine) -> Snapshot:
     return take_snapshot(
         {f"metric {name}": metric for name, metric in _metrics_of(engine).items()},
         kept=[*model.parameters(), *model.buffers()],
-        known=[*_known(engine), *roots_of_code(engine).values()],
+        known=[*_kept_objects(engine), *roots_of_code(engine).values()],
     )
 
 
@@ -250,7 +250,7 @@ def _metrics_of(engine: Engine) -> dict[str, Any]:
     return metrics
 
 
-def _known(engine: Engine) -> list[Any]:
+def _kept_objects(engine: Engine) -> list[Any]:
     """Return the objects that have a state of their own in a checkpoint, or none that matters."""
     state = engine.state
     known = [engine, engine.source, engine.recorder, engine.bus, state, state.dataloader]

@@ -284,7 +284,7 @@ def _write_file(folder: Path, name: str, data: bytes) -> ManifestFile:
 
 
 Piece = tuple[tuple[int, ...], str]
-"""Where a piece begins, and the digest of what it holds."""
+"""Start of a piece, and the digest of its bytes."""
 
 
 def assemble_pieces(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:

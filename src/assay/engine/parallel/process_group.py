@@ -43,7 +43,7 @@ class Mesh:
     devices: DeviceMesh
     ranks: DistributedGroup
     pipeline: Pipeline | None = None
-    """What this process has of a model that was split into stages."""
+    """The stages of a split model that this process holds."""
     writers: CheckpointGroup | None = None
 
     def at(self, axis: str) -> int:
