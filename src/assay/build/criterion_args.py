@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.build.graph import expected_type
-from assay.build.parameters import Signature, signature_of
+from assay.build.parameters import Signature, injectable, signature_of
+from assay.build.targets import TargetError, find
 from assay.config.tree import KeyPath, Leaf, Table, dotted, get_at, walk
 from assay.core.diagnostics import Problem
 from assay.core.errors import choose
@@ -16,15 +17,41 @@ from assay.core.errors import choose
 _PATH: KeyPath = ("process", "criterion_args")
 
 
-def check_criteria(root: Table) -> list[Problem]:
-    """Return a problem if [process] has a criterion of its own beside [criterion]."""
-    own = get_at(root, ("process", "criterion"))
+def check_criteria(
+    root: Table, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()
+) -> list[Problem]:
+    """Return a problem if nothing uses [criterion]: [process] has its own, or no call takes one.
+
+    Call it inside `user_code(user_dirs)`.
+    """
     is_referred_to = any(
         isinstance(node, Leaf) and str(node.value).startswith("@criterion")
         for _, node in walk(root)
     )
-    if "criterion" not in root.items or not isinstance(own, Table) or is_referred_to:
+    if "criterion" not in root.items or is_referred_to:
         return []
+    if not isinstance(get_at(root, ("process", "criterion")), Table):
+        try:
+            targets = {
+                path: find(node.target, user_dirs=user_dirs, trusted=trusted)
+                for path, node in walk(root)
+                if isinstance(node, Table) and node.target is not None
+            }
+        except TargetError:  # told elsewhere
+            return []
+        criterion = targets.pop(("criterion",), None)
+        if ("process",) not in targets or any(_may_take(t, criterion) for t in targets.values()):
+            return []
+        return [
+            Problem(
+                kind="unused-key",
+                severity="warning",
+                message="[criterion] is never used: nothing here takes a `criterion`",
+                origin=root.key_origin("criterion"),
+                key="criterion",
+                fix="let `__init__` of the process take `criterion`, or remove [criterion]",
+            )
+        ]
     return [
         Problem(
             kind="clash",
@@ -66,6 +93,15 @@ def check_criterion_args(
         for name in given.items
         if name not in known
     ]
+
+
+def _may_take(target: Any, criterion: Any) -> bool:
+    """Return whether a call takes the criterion, by its name or its type, or takes anything."""
+    signature = signature_of(target)
+    if signature is None or signature.var_kwargs is not None:
+        return True
+    hints = {injectable(each.hint) for each in signature.named}
+    return "criterion" in signature.by_keyword() or criterion in hints
 
 
 def _is_supervised(process: Any) -> bool:

@@ -91,7 +91,7 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
 
     yield from check_sources(root, **where)
     yield from check_materials(root, **where)
-    yield from check_criteria(root)
+    yield from check_criteria(root, **where)
     yield from check_criterion_args(root, **where)
     yield from check_graph(root, plan_context(root, **where), **where)
     yield from _impossible_numbers(root)
