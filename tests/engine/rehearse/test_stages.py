@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from assay.engine import Loader, chain
+from assay.engine import ByLength, Loader, chain
 from assay.engine.data import map_style, streams
 from assay.engine.data.map_style import SequenceWrapper
 from assay.engine.data.stream_loader import StreamLoader
-from assay.engine.rehearse.stages import data_stages
+from assay.engine.rehearse.stages import data_stages, without_workers
 from engine.toys import points
 
 
@@ -29,3 +30,17 @@ def test_each_pipe_of_a_chain_is_a_stage(*, is_stream: bool) -> None:
     gives = [stage.gives for stage in stages]
     at = gives.index("{x: float32 [4], y: float32 [2]}")
     assert gives[at + 1] == "(float32 [4], float32 [2])" and stages[0].name == "source"
+
+
+def test_a_rehearsal_meets_the_longest_samples_first_where_lengths_are_known() -> None:
+    texts = [torch.ones(length) for length in (3, 9, 1, 7, 2, 8)]
+    loader = Loader(
+        SequenceWrapper(texts),
+        batch_size=2,
+        sampler=ByLength([len(text) for text in texts]),
+        collate=lambda samples: sorted(len(sample) for sample in samples),
+    )
+
+    first = next(iter(without_workers(loader)))
+
+    assert first == [8, 9] != next(iter(loader))

@@ -127,6 +127,7 @@ class Loader:
         self.sizes = divided(
             batch_size, micro=micro_batch_size, accumulate=accumulate, ranks=ranks, split=split
         )
+        self.sampler = sampler
         self.order = self._order_of(sampler, shuffle=bool(shuffle))
         self.batch_size = self.sizes.whole
         self.micro_batch_size = self.sizes.micro

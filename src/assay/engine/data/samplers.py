@@ -100,6 +100,11 @@ class ByLength:
         lengths = _values("lengths", self.lengths, dataset)
         return _Grouped(lengths, batch_size, self.window, seed)
 
+    def longest_first(self, dataset: Any) -> Subset:
+        """Return a sampler with the longest samples first, which need the most memory."""
+        lengths = _values("lengths", self.lengths, dataset)
+        return Subset(np.argsort(-lengths, kind="stable"), shuffle=False)
+
 
 class Subset:
     """Sampler of a part of the data: `indices`, or `start` to `stop`; fractions are shares of all.

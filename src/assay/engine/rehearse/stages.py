@@ -9,6 +9,7 @@ import torch
 
 from assay.core.sections import StandardSections
 from assay.engine.data.loader import Loader
+from assay.engine.data.samplers import ByLength
 from assay.engine.data.shapes import shape_of
 from assay.engine.data.source import Window
 from assay.engine.data.streams.stream import StagedStream
@@ -26,8 +27,15 @@ _MOST_WALKED = 20_000  # steps of a schedule, for each of which a scheduler of t
 
 
 def without_workers(data: Any) -> Any:
-    """Return the loader without its workers: a few batches are all that is asked of it."""
-    return data.with_options(workers=0) if isinstance(data, Loader) and data.workers else data
+    """Return the loader without its workers: a few batches are all that is asked of it.
+
+    Where lengths are known, its first batch has the longest samples.
+    """
+    if not isinstance(data, Loader):
+        return data
+    if isinstance(data.sampler, ByLength):
+        return data.with_options(workers=0, sampler=data.sampler.longest_first(data.dataset))
+    return data.with_options(workers=0) if data.workers else data
 
 
 def first_windows(
