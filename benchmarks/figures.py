@@ -43,9 +43,16 @@ def _middle(samples: Sequence[Figure]) -> Figure:
 
 
 def options(
-    about: str, argv: Sequence[str] | None = None, *, parts: Sequence[str] = ()
+    about: str,
+    argv: Sequence[str] | None = None,
+    *,
+    parts: Sequence[str] = (),
+    has_device: bool = False,
 ) -> argparse.Namespace:
-    """`quick` and `as_json`, from the command line; `only`, a list, where there are `parts`."""
+    """`quick` and `as_json`, from the command line; `only`, a list, where there are `parts`.
+
+    `device` where a benchmark can be of another one than the CPU.
+    """
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -53,6 +60,8 @@ def options(
         parser.add_argument(
             "--only", action="append", choices=parts, help="this part; may be repeated"
         )
+    if has_device:
+        parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1; cpu if left out")
     parser.add_argument(
         "--quick", action="store_true", help="a few seconds: whether it works, not how fast it is"
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,15 +72,31 @@ class Terminal(io.StringIO):
         return len(text)
 
 
-def network() -> tuple[nn.Module, SGD]:
+def network(device: str = "cpu") -> tuple[nn.Module, SGD]:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
-    return model, SGD(model.parameters(), lr=0.01)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+    fused = None if device == "cpu" else True  # without, each step of the engine would wait
+    return model, SGD(model.parameters(), lr=0.01, fused=fused)
 
 
 def batches_of(steps: int) -> Batches:
     torch.manual_seed(1)
     return [(torch.randn(32, 32), torch.randint(10, (32,))) for _ in range(steps)]
+
+
+def pinned(batches: Batches) -> Batches:
+    """Return the batches in page-locked memory, from which a GPU copies while the host goes on."""
+    return [(inputs.pin_memory(), target.pin_memory()) for inputs, target in batches]
+
+
+def moved(batches: Batches, device: str) -> Iterable[tuple[Tensor, Tensor]]:
+    """Return the batches on a device, each copied when it is its turn; on a CPU as they are."""
+    if device == "cpu":
+        return batches
+    return (
+        (inputs.to(device, non_blocking=True), target.to(device, non_blocking=True))
+        for inputs, target in batches
+    )
 
 
 def warmup_cosine(steps: int) -> Callable[[int], float]:
@@ -104,21 +121,36 @@ def settle() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def time_in_turn(pairs: Collection[Pair], rounds: int) -> None:
+def time_in_turn(
+    pairs: Collection[Pair], rounds: int, *, clock: Callable[[], float] = thread_time
+) -> None:
     """Measure the CPU time of both sides of each pair, round after round, each first in turn.
 
-    One more round warms up.
+    One more round warms up. `clock` gives seconds; on a device it waits until that is done.
     """
     for i in range(-1, rounds):
         for pair in pairs:
             both = (pair.hand, pair.hand_s), (pair.engine, pair.engine_s)
             for side, seconds in both if i % 2 else both[::-1]:
                 loop = side.ready()
-                begun = thread_time()
+                begun = clock()
                 loop()
-                took = thread_time() - begun
+                took = clock() - begun
                 if i >= 0:
                     seconds.append(took)
+
+
+def waits_in(side: Side) -> int:
+    """Return how often a round of one side makes the host wait for a CUDA device."""
+    loop = side.ready()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            loop()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing" in str(each.message) for each in told)
 
 
 def over_processes(

@@ -27,6 +27,9 @@ The bar draws to a terminal that swallows everything; its start and end lie insi
 evaluation, no checkpoint. `steps.working.to_bare` compares the engine's working loop with the bare
 one written by hand.
 
+With `--device cuda`, `bare` and `working` on a GPU: the CPU time of the thread that drives it, and how
+often in a step that waits for it.
+
 `log.*` is one call of `RunRecorder.log`, over and over, by the clock on the wall: the mean (of the
 median block of many calls) holds everything, growing the file included; percentiles are of calls
 timed one by one, less what the clock takes; the median of several folders. `log.in_loop_us` is what
@@ -51,6 +54,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import TextIO
 
+import torch
 from figures import Figure, machine, middle, options, show
 from loops import (
     WARMUP,
@@ -61,11 +65,14 @@ from loops import (
     Terminal,
     batches_of,
     check_equal,
+    moved,
     network,
     over_processes,
+    pinned,
     recorded_in,
     settle,
     time_in_turn,
+    waits_in,
     warmup_cosine,
 )
 from torch import nn
@@ -84,12 +91,12 @@ NEVER_BITES, ALWAYS_BITES = 1e6, 1e-3
 # -------------------------------------------------------------------------------------------------------------- by hand
 
 
-def bare_by_hand(batches: Batches) -> Side:
-    model, optimizer = network()
+def bare_by_hand(batches: Batches, *, device: str = "cpu") -> Side:
+    model, optimizer = network(device)
     criterion = nn.CrossEntropyLoss()
 
     def loop() -> None:
-        for inputs, target in batches:
+        for inputs, target in moved(batches, device):
             loss = criterion(model(inputs), target)
             loss.backward()
             optimizer.step()
@@ -98,15 +105,15 @@ def bare_by_hand(batches: Batches) -> Side:
     return Side(model, lambda: loop)
 
 
-def working_by_hand(batches: Batches, *, max_norm: float) -> Side:
-    model, optimizer = network()
+def working_by_hand(batches: Batches, *, max_norm: float, device: str = "cpu") -> Side:
+    model, optimizer = network(device)
     criterion = nn.CrossEntropyLoss()
 
     def ready() -> Loop:
         losses: list[float] = []
 
         def loop() -> None:
-            for inputs, target in batches:
+            for inputs, target in moved(batches, device):
                 loss = criterion(model(inputs), target)
                 loss.backward()
                 nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -157,8 +164,9 @@ def by_engine(
     schedule: Schedule | None = None,
     bar: bool = False,
     trace: Path | None = None,
+    device: str = "cpu",
 ) -> Side:
-    model, optimizer = network()
+    model, optimizer = network(device)
     criterion = nn.CrossEntropyLoss()
 
     def ready() -> Loop:
@@ -172,7 +180,7 @@ def by_engine(
         if trace is not None:
             writer = TraceWriter(trace, 1, on_problem=print)
             handlers = [*handlers, *Tracer(writer.write).handlers()]
-        return Engine(process, batches, recorder=recorder, handlers=handlers).run
+        return Engine(process, batches, recorder=recorder, handlers=handlers, device=device).run
 
     return Side(model, ready)
 
@@ -276,6 +284,32 @@ def size_of(recorder: RunRecorder) -> int:
     return len(recorder.folder.metrics.read_bytes().rstrip(b"\0"))
 
 
+def loops_on(device: str, steps: int, rounds: int) -> list[Figure]:
+    """What the host has to do for a step of a GPU."""
+    settle()
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder, recorded_in(Path(folder)) as recorder:
+        batches = pinned(batches_of(steps))
+        pairs = {
+            "bare": Pair(bare_by_hand(batches, device=device), by_engine(batches, device=device)),
+            "working": Pair(
+                working_by_hand(batches, max_norm=ALWAYS_BITES, device=device),
+                by_engine(
+                    batches, max_norm=ALWAYS_BITES, device=device, recorder=recorder, bar=True
+                ),
+            ),
+        }
+        time_in_turn(pairs.values(), rounds)
+        for name, pair in pairs.items():
+            for side, took in ("hand", pair.hand_s), ("engine", pair.engine_s):
+                us = median(took) / steps * 1e6
+                found.append(Figure(name=f"steps.{name}.{side}_us", value=us, unit="us"))
+                waits = waits_in(getattr(pair, side)) / steps
+                found.append(Figure(name=f"steps.{name}.{side}_waits", value=waits))
+            check_equal(name, pair)
+    return found
+
+
 def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
     settle()
     with tempfile.TemporaryDirectory() as folder:
@@ -288,8 +322,13 @@ def in_a_process_of_its_own(steps: int, rounds: int) -> list[Figure]:
 
 
 def main() -> None:
-    asked = options("What a training step and a log call cost.")
+    asked = options("What a training step and a log call cost.", has_device=True)
     where = machine()
+    if asked.device != "cpu":
+        where["device"] = torch.cuda.get_device_name(asked.device)
+        figures = loops_on(asked.device, *((100, 1) if asked.quick else (500, 9)))
+        show("steps: the host of a GPU", figures, where, as_json=asked.as_json)
+        return
     processes, steps, rounds, calls = (1, 300, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
     figures = over_processes(processes, in_a_process_of_its_own, steps, rounds)
     settle()
