@@ -75,13 +75,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compile assay once, and let commands of the tests write no bytecode.
-
-    That of a module which a test changes within a second, by as many characters, would be taken for
-    the new one's.
-    """
+    """Compile assay once."""
     if not hasattr(session.config, "workerinput"):
         compileall.compile_dir(SOURCE, quiet=2)
+
+
+def pytest_collection_finish() -> None:
+    """Let neither the tests nor their commands write bytecode.
+
+    That of a module which a test changes within a second, by as many characters, would be taken for
+    the new one's. That of the tests themselves is written before: it takes 20 s to make.
+    """
+    sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 

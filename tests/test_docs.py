@@ -98,21 +98,14 @@ def pages() -> list[Any]:
     return found
 
 
-@pytest.fixture
-def python(request: pytest.FixtureRequest) -> Run:
-    """Runner of a page's commands, with torch loaded if the page is about torch."""
-    run: Run = request.getfixturevalue("warm") if request.node.get_closest_marker("slow") else cold
-    return run
-
-
 @pytest.mark.timeout(300)  # a page may run a dozen commands
 @pytest.mark.parametrize("page", pages())
 def test_the_examples_of_a_page_run(
-    python: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert run(page, python) > 0
+    assert run(page, warm) > 0
 
 
 def test_every_page_of_the_tour_and_the_reference_is_run() -> None:

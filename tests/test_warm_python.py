@@ -61,7 +61,7 @@ def test_it_has_the_arguments_folder_variables_streams_and_end_of_any_other(
         and warm_said["variable"] == "b c"
         and warm_said["folder"] == str(script)
     )
-    assert cold_own["loaded"] == [False, False] and warm_own["loaded"] == [True, False]
+    assert cold_own["loaded"] == [False, False] and warm_own["loaded"] == [True, True]
 
 
 def test_each_is_a_process_that_draws_numbers_of_its_own(warm: Run, script: Path) -> None:

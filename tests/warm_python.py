@@ -1,4 +1,4 @@
-"""Python with torch loaded, from which commands are forked without the seconds of importing.
+"""Python with torch and assay loaded, from which commands are forked without importing them again.
 
 What is forked is a process like any other: an id, a folder, variables, streams, an end by exit code
 or signal. Three things are not as in an interpreter that starts from nothing, and a test that is
@@ -32,15 +32,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# Never a module of assay: a command imports all of them itself. Making an optimizer is what imports
-# torch._dynamo.
+# Making an optimizer is what imports torch._dynamo. Of assay: what most commands import, which does
+# nothing but take time (`test_house.py`).
 LOADED = (
-    "torch",
-    "torch._dynamo",
-    "numpy",
-    "safetensors.torch",
-    "pydantic.type_adapter",
-    "rich.console",
+    *("torch", "torch._dynamo", "numpy", "safetensors.torch", "pydantic.type_adapter"),
+    *("rich.console", "tomli_w", "assay.core.secrets.rules", "assay.store.device_leases"),
+    *("assay.cli.run", "assay.cli.check", "assay.cli.resume", "assay.cli.show", "assay.cli.diff"),
+    *("assay.cli.ls", "assay.compose.run_attempt", "assay.jobs.watch", "assay.engine.loop.device"),
+    *(
+        "assay.engine.callbacks.debug_lines",
+        "assay.engine.model.compiling",
+        "assay.engine.rehearse",
+    ),
+    *("assay.engine.parallel.join", "assay.engine.parallel.watchdog", "assay.engine.trace"),
 )
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
 APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
