@@ -35,6 +35,7 @@ RESULTS = FOLDER / "RESULTS.md"
         "soak",
         "signals",
         "jobs",
+        "serving",
     ],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:

@@ -78,7 +78,7 @@ FOLDERS = {
         "callbacks checkpoint data export loop metrics model numerics optim parallel rehearse trace"
     ),
     "src/assay/jobs": "backends",
-    "src/assay/web": "login routes",
+    "src/assay/web": "inference login routes",
     "tests": (
         "build cli compat config contract core engine flow formats interop jobs mistakes proof query"
         " record security store web"

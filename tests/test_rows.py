@@ -14,7 +14,7 @@ import rows
 import snippets as texts
 
 pytest_plugins = ["pytester"]
-OPEN = {"B37", "B38"}  # TensorRT and a server: nothing of them is there yet
+OPEN = {"B37"}  # TensorRT: nothing of it is there yet
 MARK = re.compile(r"pytest\.mark\.row\(([^)]*)\)")
 
 

@@ -125,5 +125,5 @@ def test_commands_that_run_code_say_so_in_their_help(assay: Assay) -> None:
 
 
 def test_trust_in_a_record_is_an_option_of_all_that_run_one(assay: Assay) -> None:
-    for command in ("resume", "rerun", "test", "replay", "diverge"):
+    for command in ("resume", "rerun", "test", "export", "serve", "replay", "diverge"):
         assert "--trust" in assay(command, "--help").out

@@ -52,7 +52,7 @@ READING = {
 }
 BEGINNING = {
     *("init", "run", "queue", "sweep", "verify-resume", "prove", "bench", "events"),
-    *("ui", "board", "watch"),
+    *("ui", "board", "watch", "serve"),
 }
 """Commands that begin something, or go on until they are stopped."""
 

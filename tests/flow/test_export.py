@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,10 +26,11 @@ from assay.compose import ExportRequest, ExportResult, Launch, RunResult, export
 from assay.config import open_config
 from assay.core.errors import AssayError, InputError, MissingExtraError
 from assay.engine.export import program as programs
-from assay.engine.export.runners import load_onnxruntime
+from assay.formats.onnx_model import load_onnxruntime
 from assay.query.run import RunView
 from examples import EXAMPLES
 from flow.conftest import Assay
+from web.model_server import serving
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +119,42 @@ class Named(points.Points):
         point, label = super().__getitem__(i)
         return {"point": point, "length": point.norm(), "label": label}
 """
+HOOKED = """\
+import points
+import torch
+from assay.engine import Supervised
+
+
+class Scaled(Supervised):
+    mean = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def preprocess(self, bytes):
+        return bytes.float() / 255 - self.mean
+
+    def postprocess(self, scores):
+        return {"scores": scores, "probability": scores.softmax(1)}
+
+
+class Ranked(Scaled):
+    def postprocess(self, scores):
+        return scores.argmax(1)
+
+
+class Forgetful(Scaled):
+    def inference_step(self, batch):
+        return {"pred": self.model(batch[0])}
+
+    def forward_step(self, batch):
+        pred = self.model(batch[0])
+        return self.criterion(pred, batch[1]), {"pred": pred, "target": batch[1]}
+
+
+class Bytes(points.Points):
+    def __getitem__(self, i):
+        point, label = super().__getitem__(i)
+        return (point * 40 + 128).clamp(0, 255).byte(), label
+"""
+AS_BYTES = [f"data.{split}.source.type=hooked.Bytes" for split in ("train", "valid", "test")]
 WITH_NAMES = [
     *("data.train.source.type=named.Named", "data.valid.source.type=named.Named"),
     *("process.input=['point','length']", "process.target=label"),
@@ -136,6 +174,7 @@ def project(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(toy)
     (toy / "models.py").write_text(MODELS)
     (toy / "named.py").write_text(NAMED)
+    (toy / "hooked.py").write_text(HOOKED)
     return toy
 
 
@@ -296,6 +335,45 @@ def test_the_models_of_the_examples_leave_as_onnx(
         for name, value in metrics.items()
     )
     run_script(result.folder)
+
+
+@pytest.mark.parametrize("target", ["torch-export", "onnx"])
+def test_what_a_process_does_before_and_after_its_model_leaves_with_it(
+    project: Path, target: str
+) -> None:
+    run = record_toy(project, "models.Net", "process.type=hooked.Scaled", *AS_BYTES)
+
+    result = leave(run, target)
+
+    assert result.folder is not None
+    assert [each.text for each in result.schema.inputs] == ["uint8 (batch, 4)"]
+    assert [each.name for each in result.schema.outputs] == ["scores", "probability"]
+    certificate = result.certificate
+    assert certificate.exported == pytest.approx(certificate.recorded, rel=1e-4)
+    assert certificate.outputs.keys() == {"scores", "probability"}
+    batch = load_file(result.folder / "example.safetensors")
+    np.testing.assert_allclose(batch["output.probability"].sum(1), 1, rtol=1e-5)
+    assert "With `preprocess` and `postprocess`" in (result.folder / "README.md").read_text()
+    run_script(result.folder)
+
+    weights = export(run.id, Path("weights"), ExportRequest(target="safetensors"))
+    assert [each.text for each in weights.schema.inputs] == ["float32 (batch, 4)"]
+
+
+def test_a_metric_of_what_postprocess_takes_away_is_not_claimed(project: Path) -> None:
+    run = record_toy(project, "models.Net", "process.type=hooked.Ranked", *AS_BYTES)
+
+    result = leave(run, "torch-export")
+
+    assert [each.text for each in result.schema.outputs] == ["int64 (batch)"]
+    assert result.certificate.is_within and result.certificate.exported == {}
+
+
+def test_a_preprocess_that_the_steps_do_not_call_is_told(project: Path) -> None:
+    run = record_toy(project, "models.Net", "process.type=hooked.Forgetful")
+
+    with pytest.raises(InputError, match="Forgetful has a preprocess, and calls its model without"):
+        leave(run, "torch-export")
 
 
 class Wrong(nn.Module):
@@ -529,3 +607,37 @@ def test_the_command_prints_what_it_left_and_ends_with_1_for_a_refused_model(
     refused = assay("export", other.id, "--to", "torch-export", "--json")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["is_within"] is False
+
+
+@pytest.mark.thorough
+@pytest.mark.row("B38")
+def test_a_run_is_exported_and_then_served(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = record_toy(project)
+    batch = load_file(leave(run).folder / "example.safetensors")  # type: ignore[operator]
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
+    monkeypatch.setenv("TMPDIR", str(rooms))
+
+    with serving(run.id, folder=project) as server:
+        assert server.said[0].startswith(f"exporting {run.id} to ONNX")
+        for _ in range(2):
+            status, answer = server.predict(batch["input.x"])
+            assert status == 200
+            np.testing.assert_allclose(answer["output"], batch["output.output"], rtol=1e-4)
+            assert server.ask("POST", f"/v2/repository/models/{run.id}/load", {})[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+
+        assert server.process.wait(60) == 0
+    assert list(rooms.iterdir()) == []
+
+
+@pytest.mark.thorough
+def test_a_run_whose_export_is_refused_is_not_served(project: Path, assay: Assay) -> None:
+    run = record_toy(project, "models.Restless")
+
+    done = assay("serve", run.id, "--port", "0")
+
+    assert done.returncode == 2
+    assert f"{run.id} was not exported, and is not served" in done.stderr

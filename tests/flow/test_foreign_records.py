@@ -54,7 +54,7 @@ def pwned(tmp_path: Path) -> bool:
     return (tmp_path / "PWNED").exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", (*COMMANDS, ("serve", "--port", "0")), ids=" ".join)
 def test_a_record_that_was_not_made_here_does_not_run_unasked(
     command: Sequence[str], given: Path, assay: Assay, toy: Path, tmp_path: Path
 ) -> None:

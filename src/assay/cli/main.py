@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Share": {
         "export": ("assay.cli.export", "Export the model of a run to ONNX or torch.export."),
+        "serve": ("assay.cli.serve", "Serve the model of a run over HTTP."),
         "pack": ("assay.cli.pack", "Put a run into one file."),
         "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
@@ -86,7 +87,7 @@ ELSEWHERE = {
     **dict.fromkeys(("train", "fit", "launch"), "run"),
     **dict.fromkeys(("list", "history", "status"), "ls"),
     **dict.fromkeys(("info", "describe"), "show"),
-    **dict.fromkeys(("dashboard", "serve", "server", "web"), "ui"),
+    **dict.fromkeys(("dashboard", "server", "web"), "ui"),
     **dict.fromkeys(("evaluate", "eval"), "test"),
     **dict.fromkeys(("delete", "remove"), "rm"),
     **dict.fromkeys(("tune", "search"), "sweep"),
@@ -114,6 +115,9 @@ RUNS_CODE: dict[str, str] = {
     "rerun": _FOREIGN,
     "test": _FOREIGN,
     "export": _FOREIGN,
+    "serve": "with a run, what `export` runs: "
+    + _FOREIGN
+    + " With an exported folder it runs none.",
     "bench": f"{_MODULES}.",
     "replay": "the config and the code that were kept with the run. It asks first if the run was"
     " not made here.",

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import click
 
 from assay.cli.terminal import echo
 from assay.core.errors import InputError, MissingExtraError
 from assay.store.known_projects import project_here
-from assay.web.access import TOKEN_VARIABLE
-
-_LEAST_TOKEN = 16
+from assay.web.access import TOKEN_VARIABLE, read_token
 
 
 @click.command(
@@ -55,7 +50,7 @@ def command(
     wanted = ServeOptions(
         host=host,
         port=port,
-        token=_token(token_file),
+        token=read_token(token_file, TOKEN_VARIABLE),
         names=names,
         prefix=_prefix(prefix),
         is_read_only=is_read_only,
@@ -75,20 +70,6 @@ def _say(event: str, text: str) -> None:
                 "The page is not built: `./dev setup` builds it. The API answers all the same.",
                 err=True,
             )
-
-
-def _token(file: str | None) -> str:
-    """Return the user's token; it is never on the command line, which others can read."""
-    token = os.environ.get(TOKEN_VARIABLE, "")
-    if file is not None:
-        try:
-            token = Path(file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"The token cannot be read: {error}", where=file) from None
-    if token and len(token) < _LEAST_TOKEN:
-        fix = "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
-        raise InputError(f"The token is too short: it needs {_LEAST_TOKEN} characters.", fix=fix)
-    return token
 
 
 def _prefix(text: str) -> str:

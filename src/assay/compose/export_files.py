@@ -44,8 +44,9 @@ def readme_of(
     title: str,
     config_hash: str,
     why: str,
+    hooks: Sequence[str] = (),
 ) -> str:
-    """Return the README of an exported model."""
+    """Return the README of an exported model; `hooks` of its process are part of it."""
     rows = [
         ("run", f"`{certificate.run}`"),
         ("checkpoint", f"`{certificate.checkpoint}`{f': {why}' if why else ''}"),
@@ -75,8 +76,9 @@ def readme_of(
             *(f"| input | `{each.name}` | {each.text} |" for each in schema.inputs),
             *(f"| output | `{each.name}` | {each.text} |" for each in schema.outputs),
             "",
-            "The model is in evaluation mode and in fp32. What the data and the process did before"
-            " and after it is not part of it. `schema.json` has the same for programs.",
+            "The model is in evaluation mode and in fp32."
+            f"{_spell_hooks(hooks)} What else the data and the process did before and after it is"
+            " not part of it. `schema.json` has the same for programs.",
             "",
             "## Certificate",
             "",
@@ -86,6 +88,11 @@ def readme_of(
             *([*_METRICS_HEAD, *metrics, ""] if metrics else []),
         ]
     )
+
+
+def _spell_hooks(hooks: Sequence[str]) -> str:
+    named = " and ".join(f"`{name}`" for name in hooks)
+    return f" With {named} of its process." if hooks else ""
 
 
 _METRICS_HEAD = ("| metric | record | exported |", "| --- | --- | --- |")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -30,11 +29,15 @@ from assay.core.schema import is_for_tests
 from assay.core.version import version
 from assay.formats import manifest as manifests
 from assay.formats.export_folder import (
+    CERTIFICATE,
+    EXAMPLE,
+    SCHEMA,
     ExportCertificate,
     ExportSchema,
     OutputDifference,
     Target,
     TensorSchema,
+    sha256_of,
 )
 from assay.formats.json_codec import dumps
 from assay.formats.verdict import Verdict
@@ -180,7 +183,7 @@ class _Exporting:
     def write_model(self, scratch: Path) -> tuple[Interface, Parity, list[Path]]:
         """Write the files of the model, read them back, and compare."""
         from assay.engine.data.batches import size_of
-        from assay.engine.export.interface import find_interface
+        from assay.engine.export.interface import Hooks, find_interface
 
         first = next(iter(self._batches()), None)
         if first is None:
@@ -188,7 +191,9 @@ class _Exporting:
                 f"The split {self.split} is empty: an export needs a real batch.",
                 fix=f"Look at [data.{self.split}]; or name another with --split.",
             )
-        interface = find_interface(self.process, self.module, first)
+        takes_hooks = self.wanted.target != "safetensors" and not self.wanted.part
+        hooks = Hooks.of(self.process) if takes_hooks else Hooks()
+        interface = find_interface(self.process, self.module, first, hooks)
         split = self._split(only=size_of(first) if self.wanted.static else 0)
         surveyed, recorded = split.survey(interface)
         if not self.wanted.static:
@@ -244,7 +249,7 @@ class _Exporting:
             checkpoint=path.name if path is not None else "",
             weights=manifests.read(path).digest if path is not None and is_checkpoint else "",
             target=wanted.target,
-            files={file.name: _sha256(file) for file in files},
+            files={file.name: sha256_of(file) for file in files},
             split=self.split,
             samples=parity.samples,
             is_whole=not wanted.batches and not parity.left_out,
@@ -282,15 +287,16 @@ class _Exporting:
             title=f"{view.tag or view.id}, {certificate.target}",
             config_hash=view.file.newest.config_hash,
             why=self.weights.why,
+            hooks=interface.hooks.names,
         )
         texts = {
-            "schema.json": dumps(schema, indent=2) + "\n",
-            "certificate.json": dumps(certificate, indent=2) + "\n",
+            SCHEMA: dumps(schema, indent=2) + "\n",
+            CERTIFICATE: dumps(certificate, indent=2) + "\n",
             "config.toml": view.config_text,
             "README.md": readme,
             "run_model.py": script_of(schema, self.wanted.target),
         }
-        (scratch / "example.safetensors").write_bytes(
+        (scratch / EXAMPLE).write_bytes(
             save({name: tensor.contiguous().clone() for name, tensor in batch.items()})
         )
         for name, text in texts.items():
@@ -428,8 +434,3 @@ def _schema_of(interface: Interface, model: str) -> ExportSchema:
 def _versions(target: Target) -> dict[str, str]:
     found = {name: importlib.metadata.version(name) for name in _PACKAGES[target]}
     return {"assay": version(), **found}
-
-
-def _sha256(file: Path) -> str:
-    with open(file, "rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

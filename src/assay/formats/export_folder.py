@@ -8,13 +8,18 @@ model of the record. Beside them lie the files of the model, `example.safetensor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from assay.core.formatting import number
 
 FORMAT = 1
+SCHEMA, CERTIFICATE, EXAMPLE = "schema.json", "certificate.json", "example.safetensors"
+BATCH = "batch"
+"""Name of the axis of the samples."""
 
 Target = Literal["onnx", "torch-export", "safetensors"]
 """Format of an exported model."""
@@ -104,3 +109,9 @@ class ExportCertificate:
     def digest(self) -> str:
         """The sha256 of the file of the model; of the first one where there are several."""
         return next(iter(self.files.values()), "")
+
+
+def sha256_of(file: Path) -> str:
+    """Return the digest of a file of a model, as certificates have it."""
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,1 +1,1 @@
-"""The page: a server over `query`, and the built front end in `static/`. Needs the extra `ui`."""
+"""Servers: of the page, over `query` (extra `ui`), and of exported models, in `inference`."""

@@ -14,7 +14,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from platformdirs import user_state_path
 
 from assay.core.directory import PRIVATE, make_directory
+from assay.core.errors import InputError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,6 +37,10 @@ LOGIN = "/login"
 PUBLIC = frozenset({LOGIN, "/login.js", "/login.css"})
 """Paths that are served without a session: the page that makes one, and its two files."""
 
+Refusal = tuple[int, str, str]
+"""Status, sentence and fix of a request that may not pass."""
+
+_LEAST_TOKEN = 16
 _YEAR_S = 365 * 86_400
 _HEADERS: dict[str, str] = {
     "x-content-type-options": "nosniff",
@@ -83,6 +88,11 @@ class Keys:
 
     def is_token(self, given: str) -> bool:
         return bool(self.token) and hmac.compare_digest(given.encode(), self.token.encode())
+
+    def has_token(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request carries the token: `Authorization: Bearer TOKEN`."""
+        bearer = headers.get("authorization", "")
+        return bearer.startswith("Bearer ") and self.is_token(bearer.removeprefix("Bearer "))
 
     def admits(self, given: str) -> bool:
         """Return whether a code or the token makes a session; a code is used up by that."""
@@ -170,37 +180,23 @@ class Guard:
         status, what, fix = refusal
         path = str(scope["path"])
         if status == 401 and not path.startswith("/api/"):
-            await _answer(send, status, self._login_page(path), "text/html; charset=utf-8")
+            await send_answer(send, status, self._login_page(path), "text/html; charset=utf-8")
         else:
             body = json.dumps({"what": what, "where": "", "fix": fix}).encode()
-            await _answer(send, status, body, "application/json")
+            await send_answer(send, status, body, "application/json")
 
-    def _refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+    def _refusal(self, scope: Scope) -> Refusal | None:
         """Return status, sentence and fix of a request that may not pass."""
-        headers = _headers_of(scope)
+        headers = headers_of(scope)
         path = str(scope["path"])
         method = str(scope["method"])
-        host = headers.get("host", "")
-        if not self._rules.knows(host):
-            fix = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
-            return 421, "This server does not answer to that name.", fix
-        origin = headers.get("origin")
-        if origin is not None and not _is_origin_of(origin, host):
-            return 403, "Another site has no access here.", ""
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(
-            headers, method, path
-        ):
-            return 403, "Another site has no access here.", ""
-        if "transfer-encoding" in headers:
-            return 411, "A request says how long it is.", ""
-        if _length_of(headers) > MAX_BODY_BYTES:
-            return 413, f"A request has at most {MAX_BODY_BYTES >> 20} MB.", ""
+        refusal = refuse_stranger(headers, method, path, self._rules)
+        refusal = refusal or refuse_length(headers, MAX_BODY_BYTES)
+        if refusal is not None:
+            return refusal
         if path in PUBLIC:
             return None
-        bearer = headers.get("authorization", "")
-        has_token = bearer.startswith("Bearer ") and self._keys.is_token(
-            bearer.removeprefix("Bearer ")
-        )
+        has_token = self._keys.has_token(headers)
         if not has_token and not self._keys.is_session(_cookie(headers, self._rules.cookie)):
             return 401, "There is no session.", "open the link that `assay ui` printed"
         if method not in SAFE_METHODS:
@@ -213,6 +209,60 @@ class Guard:
         return None
 
 
+def refuse_stranger(
+    headers: Mapping[str, str], method: str, path: str, rules: Rules
+) -> Refusal | None:
+    """Return why a request may not pass that another site may have sent, None if it may."""
+    host = headers.get("host", "")
+    if not rules.knows(host):
+        fix = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
+        return 421, "This server does not answer to that name.", fix
+    origin = headers.get("origin")
+    if origin is not None and not _is_origin_of(origin, host):
+        return 403, "Another site has no access here.", ""
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not _is_visit(
+        headers, method, path
+    ):
+        return 403, "Another site has no access here.", ""
+    return None
+
+
+def refuse_length(headers: Mapping[str, str], max_body_bytes: int) -> Refusal | None:
+    """Return why a request may not pass for its length, None if it may."""
+    if "transfer-encoding" in headers:
+        return 411, "A request says how long it is.", ""
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > max_body_bytes:
+        return 413, f"A request has at most {max_body_bytes >> 20} MB.", ""
+    return None
+
+
+def read_token(file: str | None, variable: str) -> str:
+    """Return the user's token of a file or a variable, "" for none; InputError for a short one.
+
+    It is never on the command line, which others can read.
+    """
+    token = os.environ.get(variable, "")
+    if file is not None:
+        try:
+            token = Path(file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"The token cannot be read: {error}", where=file) from None
+    if token and len(token) < _LEAST_TOKEN:
+        fix = "python -c 'import secrets; print(secrets.token_urlsafe(32))' makes one"
+        raise InputError(f"The token is too short: it needs {_LEAST_TOKEN} characters.", fix=fix)
+    return token
+
+
+def require_token(host: str, token: str, variable: str) -> None:
+    """Raise InputError for an address beyond this machine without a token."""
+    if host not in LOOPBACK and not token:
+        raise InputError(
+            f"On {host} anybody in the network reaches this server: that needs a token.",
+            fix=f"set {variable} to a long random text, or name a file with --token-file",
+        )
+
+
 def session_cookie(keys: Keys, rules: Rules, *, is_secure: bool) -> str:
     """Return the Set-Cookie header of a session.
 
@@ -222,7 +272,7 @@ def session_cookie(keys: Keys, rules: Rules, *, is_secure: bool) -> str:
     return "; ".join([*parts, *(["Secure"] if is_secure else [])])
 
 
-def _is_visit(headers: dict[str, str], method: str, path: str) -> bool:
+def _is_visit(headers: Mapping[str, str], method: str, path: str) -> bool:
     """Return whether a request follows a link from another site to a page.
 
     That is harmless, and has no cookie at first.
@@ -264,7 +314,7 @@ def _hostname(host: str) -> str | None:
     return parts.hostname
 
 
-def _headers_of(scope: Scope) -> dict[str, str]:
+def headers_of(scope: Scope) -> dict[str, str]:
     """Return the headers, the values of a repeated one joined: no second Host slips by."""
     found: dict[str, str] = {}
     for name, value in scope["headers"]:
@@ -280,11 +330,6 @@ def _cookie(headers: dict[str, str], name: str) -> str:
         if key == name:
             return value
     return ""
-
-
-def _length_of(headers: dict[str, str]) -> int:
-    text = headers.get("content-length", "0")
-    return int(text) if text.isdecimal() else MAX_BODY_BYTES + 1
 
 
 def _with_headers(send: Send, nonce: str) -> Send:
@@ -307,7 +352,8 @@ def _with_headers(send: Send, nonce: str) -> Send:
     return sending
 
 
-async def _answer(send: Send, status: int, body: bytes, content_type: str) -> None:
+async def send_answer(send: Send, status: int, body: bytes, content_type: str) -> None:
+    """Send a whole answer."""
     headers = [
         (b"content-type", content_type.encode()),
         (b"content-length", str(len(body)).encode()),

@@ -14,7 +14,16 @@ import uvicorn
 
 from assay.core.errors import InputError
 from assay.store.layout import Project
-from assay.web.access import LOGIN, LOOPBACK, Keys, Rules, allowed_hosts, kept_secret
+from assay.web.access import (
+    LOGIN,
+    LOOPBACK,
+    TOKEN_VARIABLE,
+    Keys,
+    Rules,
+    allowed_hosts,
+    kept_secret,
+    require_token,
+)
 from assay.web.app import make_app
 from assay.web.live import Watches
 from assay.web.pages import Files
@@ -45,12 +54,7 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
     that cannot be bound, and for one beyond this machine without a token.
     """
     is_local = wanted.host in LOOPBACK
-    if not is_local and not wanted.token:
-        fix = "set ASSAY_UI_TOKEN to a long random text, or name a file with --token-file"
-        raise InputError(
-            f"On {wanted.host} anybody in the network reaches the page: that needs a token.",
-            fix=fix,
-        )
+    require_token(wanted.host, wanted.token, TOKEN_VARIABLE)
     listener = listen(wanted.host, wanted.port)
     port = listener.getsockname()[1]
     shown = f"[{wanted.host}]" if ":" in wanted.host else wanted.host

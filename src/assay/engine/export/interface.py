@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.loop.process import Process
+from assay.engine.loop.process import Process, as_arguments
 from assay.engine.numerics.structures import map_values, tensors_by_path
-
-BATCH = "batch"
-"""Name of the axis of the samples."""
+from assay.formats.export_folder import BATCH
 
 PLAIN = (bool, int, float, str)
 
@@ -29,23 +27,52 @@ Axes = Mapping[str, Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
+class Hooks:
+    """Methods `preprocess` and `postprocess` that a process has written: they leave with its model.
+
+    None for one that it has not, and where a part of the model leaves, or weights alone.
+    """
+
+    before: Callable[..., Any] | None = None
+    after: Callable[[Any], Any] | None = None
+
+    @classmethod
+    def of(cls, process: Process) -> Hooks:
+        written = (
+            getattr(process, name, None)
+            if getattr(type(process), name, None) is not getattr(Process, name)
+            else None
+            for name in ("preprocess", "postprocess")
+        )
+        return cls(*written)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of those that are written."""
+        named = {"preprocess": self.before, "postprocess": self.after}
+        return tuple(name for name, hook in named.items() if hook is not None)
+
+    def run(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the output of a model, with what comes before and after it."""
+        if self.before is not None:
+            args, kwargs = as_arguments(self.before(*args, **kwargs)), {}
+        output = model(*args, **kwargs)
+        return output if self.after is None else self.after(output)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCall:
     """One call of a module, as arguments by name of parameter, and what it returned.
 
-    `keywords` names the parameter that takes all other keywords, "" for none.
+    With hooks these are the arguments of `preprocess`, and what `postprocess` returned; `returned`
+    is what the module did. `keywords` names the parameter that takes all other keywords, "" for
+    none.
     """
 
     arguments: Mapping[str, Any]
     output: Any
+    returned: Any
     keywords: str = ""
-
-    @classmethod
-    def of(
-        cls, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any
-    ) -> ModelCall:
-        signature = inspect.signature(module.forward)
-        rest = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
-        return cls(signature.bind(*args, **kwargs).arguments, output, next(rest, ""))
 
     @property
     def inputs(self) -> dict[str, Tensor]:
@@ -59,23 +86,52 @@ class ModelCall:
         return _by_name(self.output, "output")
 
     @property
+    def returned_tensors(self) -> list[Tensor]:
+        """Tensors in what the module returned."""
+        return list(_by_name(self.returned, "output").values())
+
+    @property
     def constants(self) -> dict[str, Any]:
         """Plain values among the arguments: an export keeps them as they are."""
         return {name: value for name, value in self.arguments.items() if type(value) in PLAIN}
 
 
 @contextmanager
-def watch_calls(module: nn.Module, at: Callable[[ModelCall], None]) -> Iterator[None]:
-    """Inside, `at` gets every call of the module, after it returned."""
+def watch_calls(
+    process: Process, module: nn.Module, hooks: Hooks, at: Callable[[ModelCall], None]
+) -> Iterator[None]:
+    """Inside, `at` gets every call of the module by the process, after it returned."""
+    given: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = []
+    signature = inspect.signature(hooks.before or module.forward)
+    rest = (p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD)
+    keywords = next(rest, "")
+
+    def before(*args: Any, **kwargs: Any) -> Any:
+        given.append((args, kwargs))
+        assert hooks.before is not None
+        return hooks.before(*args, **kwargs)
 
     def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        at(ModelCall.of(called, args, kwargs, out))
+        if hooks.before is not None:
+            if not given:
+                raise InputError(
+                    f"{type(process).__name__} has a preprocess, and calls its model without it.",
+                    fix="Call self.preprocess in each step; or rename it: it is exported with the"
+                    " model.",
+                )
+            args, kwargs = given.pop()  # type: ignore[assignment]
+        output = out if hooks.after is None else hooks.after(out)
+        at(ModelCall(signature.bind(*args, **kwargs).arguments, output, out, keywords))
 
     handle = module.register_forward_hook(after, with_kwargs=True)
+    if hooks.before is not None:
+        process.preprocess = before  # type: ignore[method-assign]
     try:
         yield
     finally:
         handle.remove()
+        if hooks.before is not None:
+            del process.preprocess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +140,10 @@ class Interface:
 
     `call` is that of the first batch, on which the model is traced. `example` and `expected` are
     its tensors: one real batch, and what the record's model gives for it. `axes` and `output_axes`
-    are those whose length may change.
+    are those whose length may change. `hooks` leave with the model.
     """
 
+    hooks: Hooks = Hooks()
     call: tuple[tuple[Any, ...], Mapping[str, Any]]
     example: Mapping[str, Tensor]
     expected: Mapping[str, Tensor]
@@ -114,12 +171,12 @@ class FlatModel(nn.Module):
     def __init__(self, model: nn.Module, interface: Interface) -> None:
         super().__init__()
         self.model = model
-        self._call = interface.call
+        self._call, self._hooks = interface.call, interface.hooks
         self._names = tuple(interface.expected)
 
     def forward(self, *tensors: Tensor) -> dict[str, Tensor]:
         args, kwargs = map_values(self._call, lambda slot: tensors[slot.place], InputSlot)
-        found = _by_name(self.model(*args, **kwargs), "output")
+        found = _by_name(self._hooks.run(self.model, args, kwargs), "output")
         return {name: found[name] for name in self._names}
 
 
@@ -130,7 +187,9 @@ class InputSlot:
     place: int
 
 
-def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface:
+def find_interface(
+    process: Process, module: nn.Module, batch: Any, hooks: Hooks = Hooks()
+) -> Interface:
     """Return the interface that the process uses for a batch, without dynamic axes.
 
     Inference comes first: it leaves out what only a loss needs. InputError when the module is not
@@ -143,7 +202,7 @@ def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface
             arguments, output = map_values((dict(call.arguments), call.output), _copy)
             seen.append(replace(call, arguments=arguments, output=output))
 
-    with watch_calls(module, see):
+    with watch_calls(process, module, hooks, see):
         try:
             if hasattr(process, "inference_step"):
                 process.inference_step(batch)
@@ -165,7 +224,8 @@ def find_interface(process: Process, module: nn.Module, batch: Any) -> Interface
             " a part of the model that is given some.",
         )
     return Interface(
-        call=_with_slots(module, call),
+        hooks=hooks,
+        call=_with_slots(hooks.before or module.forward, call),
         example=call.inputs,
         expected=call.outputs,
         constants=call.constants,
@@ -234,9 +294,11 @@ def _by_name(found: Any, alone: str) -> dict[str, Tensor]:
     return named
 
 
-def _with_slots(module: nn.Module, call: ModelCall) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+def _with_slots(
+    called: Callable[..., Any], call: ModelCall
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return the arguments of a call with a slot in the place of each tensor."""
     places = count()
-    bound = inspect.signature(module.forward).bind_partial()
+    bound = inspect.signature(called).bind_partial()
     bound.arguments.update(map_values(dict(call.arguments), lambda _: InputSlot(next(places))))
     return bound.args, bound.kwargs

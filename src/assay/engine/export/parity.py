@@ -101,7 +101,7 @@ class EvaluatedSplit:
             _check(call, interface)
             survey.see(call, self._samples)
 
-        with watch_calls(self.module, see):
+        with watch_calls(self.process, self.module, interface.hooks, see):
             metrics, _ = evaluate(self.process, self._batches_noting_size(), **self.options)
         return survey.complete(interface), metrics
 
@@ -110,18 +110,20 @@ class EvaluatedSplit:
     ) -> Parity:
         """Run both models on every batch, and evaluate what the exported one gives."""
         outputs = {name: Deviation() for name in interface.expected}
-        calls = 0
+        calls, is_whole = 0, True
 
         def replace_output(call: ModelCall) -> None:
-            nonlocal calls
+            nonlocal calls, is_whole
             calls += 1
             given = runner(call.inputs)
             for name, deviation in outputs.items():
                 deviation.add(given[name], call.outputs[name])
-            _overwrite(call, given)
+            is_whole &= _overwrite(call, given)
 
-        with watch_calls(self.module, replace_output):
+        with watch_calls(self.process, self.module, interface.hooks, replace_output):
             metrics, samples = evaluate(self.process, self._batches_noting_size(), **self.options)
+        if interface.hooks.after is not None and not is_whole:
+            metrics = {}  # not of this model: an accuracy counts NaN, too
         return Parity(
             calls=calls,
             samples=samples,
@@ -160,17 +162,23 @@ def _check(call: ModelCall, interface: Interface) -> None:
             )
 
 
-def _overwrite(call: ModelCall, given: Mapping[str, Tensor]) -> None:
+def _overwrite(call: ModelCall, given: Mapping[str, Tensor]) -> bool:
     """Put the exported outputs into those of a call, so that metrics measure them.
 
-    What the export does not give, such as a loss computed inside the model, becomes NaN: it is not
+    Return whether all of them are there. What the export does not give, such as a loss computed
+    inside the model, or an output of which `postprocess` makes another, becomes NaN: it is not
     measured.
     """
     inputs = {id(tensor) for tensor in call.inputs.values()}
-    for name, tensor in call.outputs.items():
+    exported = {id(tensor): given[name] for name, tensor in call.outputs.items() if name in given}
+    is_whole = True
+    for tensor in call.returned_tensors:
         if id(tensor) in inputs or isinstance(tensor, nn.Parameter):
             continue  # it is what went in
-        if name in given and given[name].shape == tensor.shape:
-            tensor.data = given[name].to(tensor.dtype)
+        found = exported.get(id(tensor))
+        if found is not None and found.shape == tensor.shape:
+            tensor.data = found.to(tensor.dtype)
         elif tensor.is_floating_point():
             tensor.data = torch.full_like(tensor, math.nan)
+            is_whole = False
+    return is_whole

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from assay.core.code_places import is_of_user
 from assay.core.errors import InputError, MissingExtraError
 from assay.engine.export.interface import FlatModel, Interface
-from assay.engine.export.runners import load_onnxruntime
+from assay.formats.onnx_model import load_onnxruntime
 
 T = TypeVar("T")
 

@@ -85,6 +85,20 @@ class Process(ABC):
             fix='Write `def inference_step(self, batch): return {"pred": self.model(batch)}`.',
         )
 
+    def preprocess(self, *inputs: Any) -> Any:
+        """The argument of the model for the inputs of a batch, a tuple for several arguments.
+
+        One that is written leaves with an exported model; own steps have to call it.
+        """
+        return inputs
+
+    def postprocess(self, output: Any) -> Any:
+        """The result of inference for an output of the model.
+
+        One that is written leaves with an exported model; an own `inference_step` has to call it.
+        """
+        return output
+
     def update(self, step: int) -> bool:
         """One optimizer update after `step` completed ones; False when it was left out."""
         try:
@@ -201,11 +215,10 @@ class Supervised(Process):
         if self._input is None:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 raise _not_taken(batch)
-            inputs, target = batch
-            pred = self.model(inputs)
+            inputs, target = [batch[0]], batch[1]
         else:
             inputs, target = self._parts(batch)
-            pred = self.model(*inputs)
+        pred = self.model(*as_arguments(self.preprocess(*inputs)))
         if not isinstance(pred, Tensor) and not self._takes_fields(pred):
             raise self._no_tensor(pred)
         is_training = torch.is_grad_enabled()
@@ -232,7 +245,7 @@ class Supervised(Process):
                 batch[0] if isinstance(batch, list | tuple) and len(batch) in (1, 2) else batch
             ]
         with torch.no_grad():
-            pred = self.model(*inputs)
+            pred = self.postprocess(self.model(*as_arguments(self.preprocess(*inputs))))
         if not isinstance(pred, Tensor) and not self._takes_fields(pred):
             raise self._no_tensor(pred)
         return outputs_by_name(pred)
@@ -300,6 +313,11 @@ class Supervised(Process):
             ' criterion takes: criterion_args = { input = "logits", target = "target" }; or write'
             " your own Process.",
         )
+
+
+def as_arguments(given: Any) -> tuple[Any, ...]:
+    """Return what `preprocess` returned as the arguments of the model."""
+    return given if isinstance(given, tuple) else (given,)
 
 
 def outputs_by_name(pred: Any) -> dict[str, Any]:
