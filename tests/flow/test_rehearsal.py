@@ -238,6 +238,34 @@ def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
         assert report["disk"]["checkpoint_bytes"] == alone["disk"]["checkpoint_bytes"]
 
 
+def test_what_a_rank_sends_is_counted_from_the_collectives_of_its_step(assay, net: Path) -> None:
+    """Of gradients each of n ranks sends 2 (n - 1) / n, once in a step however it accumulates."""
+    speeds = ["--bandwidth", "data=1kB,disk=1kB"]
+
+    report = rehearsed(
+        assay, "--layout", "data=4", "data.train.batch_size=16", "train.accumulate=2", *speeds
+    )
+
+    gradients = 4 * report["trained"]
+    sent = round(gradients * 2 * 3 / 4)
+    assert report["traffic"] == [
+        {"axis": "data", "collectives": 1, "sent_bytes": sent, "seconds": sent / 1000}
+    ]
+    assert report["disk"]["seconds"] == report["disk"]["checkpoint_bytes"] / 1000
+
+
+@pytest.mark.thorough
+def test_weights_that_are_sharded_are_sent_for_every_micro_batch(assay, net: Path) -> None:
+    """Weights are gathered for the forward and the backward pass, gradients are scattered."""
+    wide = [*SHIFTED_NET, "model.width=64", "--layout", "shard=2", "data.train.batch_size=16"]
+
+    one, three, four = (rehearsed(assay, *wide, f"train.accumulate={n}") for n in (1, 4, 8))
+
+    sent = [report["traffic"][0]["sent_bytes"] for report in (one, three, four)]
+    assert sent[0] == pytest.approx(3 * 4 * one["parameters"] / 2, rel=0.35)
+    assert sent[1:] == pytest.approx([4 * sent[0], 8 * sent[0]], rel=0.001)
+
+
 def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
     said = assay(
         "check", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse", "--layout", "shard=2"
@@ -282,6 +310,10 @@ def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
         assert memory["weights_bytes"] == memory["gradients_bytes"] == 4 * rank["parameters"]
         assert memory["optimizer_bytes"] == pytest.approx(8 * rank["parameters"], rel=0.01)
     assert report["memory"] in (first["memory"], last["memory"])
+    # a micro-batch of 64 x 128 numbers each way, four times; 1 of 5 turns is spent waiting
+    sent = [rank["traffic"][0]["sent_bytes"] for rank in (first, last)]
+    assert sent == pytest.approx([4 * 64 * 128 * 4] * 2, rel=0.001)
+    assert (report["bubble"], twice["bubble"]) == (1 / 5, 1 / 9)
     assert [rank["stages"] for rank in twice["ranks"]] == [[0, 2], [1, 3]]
     # gpipe keeps the activations of all micro-batches, 1f1b on rank 0 those of two
     assert every["ranks"][0]["memory"]["activations_bytes"] > first["memory"]["activations_bytes"]
@@ -349,6 +381,8 @@ def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
         (["--memory", "80"], "--memory: '80' is no size"),
         (["--layout", "dta=8"], "--layout: 'dta' is no axis"),
         (["--layout", "data"], "--layout: 'data' has no size"),
+        (["--bandwidth", "dta=1GB"], "--bandwidth: 'dta' is no axis"),
+        (["--bandwidth", "data=fast"], "--bandwidth: 'fast' is no size"),
         (["--layout", "pipeline=2"], "does not say where a pipeline may split it"),
         (["--layout", "data=3"], "A batch of 8 cannot be split evenly on 3 ranks"),
         (["--batch", "float33 [3]"], "--batch cannot be read at 'float33'"),

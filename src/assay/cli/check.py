@@ -87,6 +87,7 @@ def command(
     rehearse: bool,
     layout: str | None,
     memory: str | None,
+    bandwidth: str | None,
     device: str | None,
     batch: str,
     variant: str | None,
@@ -94,9 +95,15 @@ def command(
     as_json: bool,
     user_dir: str | None,
 ) -> int:
-    conditions = {"--layout": layout, "--memory": memory, "--device": device, "--batch": batch}
+    conditions = {
+        "--layout": layout,
+        "--memory": memory,
+        "--bandwidth": bandwidth,
+        "--device": device,
+        "--batch": batch,
+    }
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
-    asked = request_of(memory, device, batch) if rehearse else None
+    asked = request_of(memory, device, batch, bandwidth) if rehearse else None
     if shape:
         _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
     given_more = [*arguments, *layout_overrides(layout)]

@@ -12,11 +12,11 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
-from assay.core.formatting import duration, size
+from assay.core.formatting import count, duration, number, size
 from assay.core.schema import parse_size_bytes
 from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
-from assay.formats.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
+from assay.formats.rehearsal import AxisTraffic, Finding, PeakMemory, PipelineRank, Rehearsal
 
 if TYPE_CHECKING:
     from assay.compose import Launch
@@ -51,6 +51,11 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="80GB",
                 help="Memory of one device. A step has to fit, and the largest batch is told.",
             ),
+            click.option(
+                "--bandwidth",
+                metavar="data=25GB,disk=2GB",
+                help="Bytes a second along an axis of the layout, and to the disk: times are told.",
+            ),
             click.option("--device", help="Rehearse for cpu, cuda, ...; it need not be here."),
             click.option(
                 "--batch",
@@ -65,7 +70,9 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def request_of(memory: str | None, device: str | None, batch: str) -> RehearsalRequest:
+def request_of(
+    memory: str | None, device: str | None, batch: str, bandwidth: str | None
+) -> RehearsalRequest:
     """Return the conditions that the options describe. InputError for what cannot be read."""
     from assay.compose.rehearsal import RehearsalRequest
 
@@ -73,7 +80,15 @@ def request_of(memory: str | None, device: str | None, batch: str) -> RehearsalR
         memory_bytes = parse_size_bytes(memory) if memory is not None else None
     except ValueError as error:
         raise InputError(f"--memory: {error}.", fix="--memory 80GB") from error
-    return RehearsalRequest(device=device, memory_bytes=memory_bytes, batch=batch)
+    bandwidths = {}
+    for name, text in _pairs("--bandwidth", bandwidth, (*PARALLEL_AXES, "disk")):
+        try:
+            bandwidths[name] = parse_size_bytes(text)
+        except ValueError as error:
+            raise InputError(f"--bandwidth: {error}.", fix="--bandwidth data=25GB") from error
+    return RehearsalRequest(
+        device=device, memory_bytes=memory_bytes, batch=batch, bandwidths=bandwidths
+    )
 
 
 def layout_overrides(layout: str | None) -> list[str]:
@@ -81,17 +96,21 @@ def layout_overrides(layout: str | None) -> list[str]:
     if layout is None:
         return []
     sizes = dict.fromkeys(PARALLEL_AXES, "1")
-    for part in layout.split(","):
-        axis, _, count = part.strip().partition("=")
-        if axis not in sizes:
-            fix = did_you_mean(axis, PARALLEL_AXES) or f"axes are {', '.join(PARALLEL_AXES)}"
-            raise InputError(f"--layout: {axis!r} is no axis.", fix=fix)
-        if not count.isdecimal() or not int(count):
-            raise InputError(
-                f"--layout: {part.strip()!r} has no size.", fix="--layout data=8,tensor=4"
-            )
-        sizes[axis] = count
-    return [f"parallel.{axis}={count}" for axis, count in sizes.items()]
+    for axis, ranks in _pairs("--layout", layout, PARALLEL_AXES):
+        if not ranks.isdecimal() or not int(ranks):
+            raise InputError(f"--layout: {axis!r} has no size.", fix="--layout data=8,tensor=4")
+        sizes[axis] = ranks
+    return [f"parallel.{axis}={ranks}" for axis, ranks in sizes.items()]
+
+
+def _pairs(option: str, text: str | None, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the parts of `data=8,tensor=4`; InputError for a name that is none of `names`."""
+    for part in text.split(",") if text else ():
+        name, _, value = part.strip().partition("=")
+        if name not in names:
+            fix = did_you_mean(name, names) or f"axes are {', '.join(names)}"
+            raise InputError(f"{option}: {name!r} is no axis.", fix=fix)
+        yield name, value
 
 
 def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
@@ -159,6 +178,10 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         yield "FLOPs", f"{_scale(report.flops_per_step)} in a step: forward and backward"
     for rank in report.ranks:
         yield from _rank(rank)
+    if report.bubble:
+        yield "bubble", f"{report.bubble:.0%} of a step: a rank waits for the other stages"
+    for traffic in report.traffic:
+        yield "sends", _sent(traffic)
     if report.memory is not None and not report.ranks:
         yield from _memory("memory", report.memory)
     if report.evaluation is not None and report.evaluation.most_bytes > _peak(report.memory):
@@ -171,7 +194,8 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
         needed = size(disk.needed_bytes)
         short = "" if disk.needed_bytes <= disk.free_bytes else ": too little"
         free = f"{size(disk.free_bytes)} free{short}"
-        yield "checkpoints", f"{each} each, {disk.checkpoints} at once: {needed}; {free}"
+        took = "" if disk.seconds is None else f", {duration(disk.seconds)} to write"
+        yield "checkpoints", f"{each} each{took}, {disk.checkpoints} at once: {needed}; {free}"
 
 
 def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
@@ -179,6 +203,14 @@ def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
     yield f"rank {rank.rank}", f"{stages}: {', '.join(rank.parts)}; {rank.parameters:,} parameters"
     if rank.memory is not None:
         yield from _memory("", rank.memory)
+    for traffic in rank.traffic:
+        yield "", f"sends {_sent(traffic)}"
+
+
+def _sent(traffic: AxisTraffic) -> str:
+    calls = count(traffic.collectives, "collective")
+    took = "" if traffic.seconds is None else f": {number(1e3 * traffic.seconds)} ms"
+    return f"{size(traffic.sent_bytes)} in a step along {traffic.axis}, {calls}{took}"
 
 
 def _peak(memory: PeakMemory | None) -> int:

@@ -6,9 +6,9 @@ import inspect
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from assay.config.standard_keys import sections_of
 from assay.core.errors import InputError
 from assay.core.events import Event
 from assay.core.ports import NullRecorder
-from assay.formats.rehearsal import Rehearsal
+from assay.formats.rehearsal import AxisTraffic, Rehearsal
 from assay.formats.task_report import read_report, report_file
 from assay.store.layout import find_project
 
@@ -52,12 +52,14 @@ class RehearsalRequest:
     """Conditions of a rehearsal: those of the run, where nothing is given.
 
     `batch` declares one in the notation of the report, in place of the data; `memory_bytes` are
-    those of one device.
+    those of one device. `bandwidths` are the bytes a second that a rank sends along an axis, and
+    those of the "disk" for the checkpoints of all ranks.
     """
 
     device: str | None = None
     memory_bytes: int | None = None
     batch: str = ""
+    bandwidths: Mapping[str, int] = field(default_factory=dict)
     processes: int = 1
     """Return how many ranks share the data where [parallel] names no axis."""
 
@@ -85,7 +87,34 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     else:
         report = climb(build, limit_bytes=limit)
     axes = {axis: count for axis, count in layout.sizes.items() if count > 1}
-    return replace(report, layout=axes)
+    report = replace(report, layout=axes, bubble=layout.bubble(report.micro_batches))
+    return _add_times(report, wanted.bandwidths)
+
+
+def _add_times(report: Rehearsal, bandwidths: Mapping[str, int]) -> Rehearsal:
+    """Add the seconds that sending and writing take at these bandwidths."""
+
+    def timed(traffic: Sequence[AxisTraffic]) -> tuple[AxisTraffic, ...]:
+        slowest = [
+            (
+                each,
+                min(
+                    (bandwidths[axis] for axis in each.axis.split(" x ") if axis in bandwidths),
+                    default=None,
+                ),
+            )
+            for each in traffic
+        ]
+        return tuple(
+            replace(each, seconds=None if speed is None else each.sent_bytes / speed)
+            for each, speed in slowest
+        )
+
+    disk, speed = report.disk, bandwidths.get("disk")
+    if disk is not None and speed is not None:
+        disk = replace(disk, seconds=disk.checkpoint_bytes / speed)
+    ranks = tuple(replace(rank, traffic=timed(rank.traffic)) for rank in report.ranks)
+    return replace(report, traffic=timed(report.traffic), ranks=ranks, disk=disk)
 
 
 def _builder(
@@ -148,6 +177,7 @@ def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: 
     from assay.engine.data.shapes import declared_batch
     from assay.engine.loop.engine import check_trainable
     from assay.engine.metrics.outputs import check_mergeable
+    from assay.engine.rehearse.imagined_ranks import groups_of
     from assay.engine.rehearse.ladder import Parts
     from assay.engine.rehearse.stages import data_stages, first_windows, without_workers
 
@@ -184,6 +214,7 @@ def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: 
         checkpoints=keep,
         free_bytes=shutil.disk_usage(folder).free,
         pipeline=scope.mesh.pipeline if scope.mesh is not None else None,
+        axes=groups_of(scope.mesh) if scope.mesh is not None else {},
     )
 
 

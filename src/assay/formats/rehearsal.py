@@ -107,15 +107,32 @@ class Largest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """Space for checkpoints: the size of one, how many exist at once, and the free space."""
+    """Space for checkpoints: the size of one, how many exist at once, and the free space.
+
+    `seconds` is what writing one takes at a bandwidth that was given, all ranks together.
+    """
 
     checkpoint_bytes: int
     checkpoints: int
     free_bytes: int
+    seconds: float | None = None
 
     @property
     def needed_bytes(self) -> int:
         return self.checkpoint_bytes * self.checkpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisTraffic:
+    """What one rank sends along an axis of the layout in a step, or along two ("data x shard").
+
+    `seconds` is what that takes at a bandwidth that was given, with nothing computed meanwhile.
+    """
+
+    axis: str
+    collectives: int
+    sent_bytes: int
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +148,7 @@ class PipelineRank:
     parameters: int
     flops_per_step: int = 0
     memory: PeakMemory | None = None
+    traffic: tuple[AxisTraffic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +163,8 @@ class Rehearsal:
     optimizer are counted, what another step keeps of them for its backward pass is not.
 
     In a pipeline, `ranks` has an entry for each rank of one pipeline. `memory` is then that of the
-    rank with the highest peak; parameters, FLOPs and layers are those of the whole model.
+    rank with the highest peak; parameters, FLOPs and layers are those of the whole model. `traffic`
+    is what one rank sends, and `bubble` the share of a step in which a rank of a pipeline waits.
     """
 
     format: int = FORMAT
@@ -167,6 +186,8 @@ class Rehearsal:
     largest: Largest | None = None
     disk: Disk | None = None
     ranks: tuple[PipelineRank, ...] = ()
+    traffic: tuple[AxisTraffic, ...] = ()
+    bubble: float = 0.0
     seconds: float = 0.0
 
     @property

@@ -55,6 +55,16 @@ class Layout:
         layout._check_stages()
         return layout
 
+    def bubble(self, micro_batches: int) -> float:
+        """Return the share of a step in which a rank waits for other stages of the pipeline.
+
+        (p - 1) / (v m + p - 1) for p ranks of v stages each and m micro-batches, with stages that
+        take equal times (Narayanan et al., "Efficient large-scale language model training on GPU
+        clusters using Megatron-LM", 2021).
+        """
+        waits = self.pipeline - 1
+        return waits / (self.stage_count // self.pipeline * micro_batches + waits) if waits else 0.0
+
     def describe_zero(self, section: ParallelSection) -> str:
         """Describe the stage of ZeRO, "" where it is off."""
         if section.zero is None or not section.zero.enabled:

@@ -6,6 +6,7 @@ Of a pipeline the whole model is tried stage after stage, then each rank with it
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -93,6 +94,17 @@ def imagined_mesh(
         yield mesh
 
 
+def groups_of(mesh: Mesh) -> dict[str, tuple[str, int]]:
+    """Return the axis and the size of each group of ranks, by the name of the group."""
+    sizes = mesh.layout.sizes
+    groups = {
+        str(mesh.devices.get_group(axis).group_name): (axis, count) for axis, count in sizes.items()
+    }
+    shared = [axis for axis in ("data", "shard") if sizes[axis] > 1]
+    together = " x ".join(shared), math.prod(sizes[axis] for axis in shared)
+    return {str(mesh.ranks.group.group_name): together} | groups
+
+
 class StagedForward:
     """Replacement of a model's forward pass by its pipeline stages, one after another.
 
@@ -151,7 +163,7 @@ def rehearse_pipeline(
             yield parts
 
     begun = time.perf_counter()
-    whole = replace(rehearse(build), memory=None, evaluation=None)
+    whole = replace(rehearse(build), memory=None, evaluation=None, traffic=())
     if staged is None:  # nothing could be built
         return whole
     findings = tuple(_at_stage(each, staged.stage) for each in whole.findings)
@@ -207,7 +219,7 @@ def _plan_ranks(staged: StagedForward, layout: Layout) -> tuple[PipelineRank, ..
 def _merge_reports(whole: Rehearsal, tried: Sequence[Rehearsal]) -> Rehearsal:
     """Put the ranks into the report of the whole model; `memory` is that of the highest peak."""
     ranks = tuple(
-        replace(rank, memory=each.memory, flops_per_step=each.flops_per_step)
+        replace(rank, memory=each.memory, flops_per_step=each.flops_per_step, traffic=each.traffic)
         for rank, each in zip(whole.ranks, tried, strict=True)
     )
     found = [

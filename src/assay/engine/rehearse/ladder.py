@@ -35,7 +35,16 @@ from assay.engine.rehearse.known_values import MOST_WHOLE, Bound, Values
 from assay.engine.rehearse.observer import Observer, StepTooLargeError
 from assay.engine.rehearse.stages import step_stages
 from assay.engine.rehearse.trial import StepFailedError, Trial
-from assay.formats.rehearsal import DataStage, Disk, Finding, Largest, PeakMemory, Rehearsal, Rung
+from assay.formats.rehearsal import (
+    AxisTraffic,
+    DataStage,
+    Disk,
+    Finding,
+    Largest,
+    PeakMemory,
+    Rehearsal,
+    Rung,
+)
 
 REAL_SECONDS = 30.0
 """Seconds that a step that is tried for real may take."""
@@ -75,6 +84,8 @@ class Parts:
     checkpoints: int = 0
     free_bytes: int = 0
     pipeline: Pipeline | None = None
+    axes: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Axis and size of each group of ranks, by the name of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +253,7 @@ class _Rehearsing:
         self.largest: Largest | None = None
         self.checkpoint: int | None = None
         self.micro_flops = 0
+        self.traffic: tuple[AxisTraffic, ...] = ()
 
     def run(self, limit_bytes: int | None, fits: int | None = None) -> RungAttempt:
         window = self.first = next(self.parts.windows, None)
@@ -253,6 +265,7 @@ class _Rehearsing:
         try:
             self.training = self._with_kept(self.trial.train(window.batches[:count], sizes))
             self.micro_flops = self.site.observer.flops // count
+            self.traffic = self._traffic(len(window.batches), count)
             if is_whole:
                 self._keep_checkpoint()
             self._evaluate()
@@ -269,6 +282,25 @@ class _Rehearsing:
         if is_whole:
             self._look_at_values()
         return RungAttempt(self._report())
+
+    def _traffic(self, wanted: int, tried: int) -> tuple[AxisTraffic, ...]:
+        """Return what a step of `wanted` micro-batches sends, of which some were `tried`."""
+        traffic = self.site.observer.traffic.copy()
+        if self.trial.first_traffic is not None:
+            traffic.repeat(self.trial.first_traffic, wanted - tried)
+        found = traffic.by_axis(self.parts.axes)
+        if self.parts.pipeline is None:
+            return found
+        return tuple(
+            replace(
+                each,
+                collectives=each.collectives * wanted // tried,
+                sent_bytes=each.sent_bytes * wanted // tried,
+            )
+            if each.axis == "pipeline"
+            else each
+            for each in found
+        )
 
     def _micro_batches(self, window: Window) -> int:
         """Return how many micro-batches have the memory of all: fewer take less time to try."""
@@ -410,6 +442,7 @@ class _Rehearsing:
             memory=self._with_prefetched(self.training),
             evaluation=self.evaluation if can_see_operations() else None,
             largest=self.largest,
+            traffic=self.traffic,
             disk=self._disk(),
         )
 

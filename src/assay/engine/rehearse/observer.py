@@ -17,6 +17,7 @@ from assay.engine.rehearse.fake import is_foreign, is_propagating
 from assay.engine.rehearse.known_values import Indices, Values
 from assay.engine.rehearse.ledger import Ledger, kept_workspace, workspace_bytes
 from assay.engine.rehearse.recorded_call import MixedDtypes, RecordedCall
+from assay.engine.rehearse.traffic import NAMESPACES, Traffic
 
 
 class StepTooLargeError(BaseException):
@@ -44,6 +45,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
         self.indices = Indices(values)
         self.flops = 0
+        self.traffic = Traffic()
         self.failed: RecordedCall | None = None
         """The operation that raised last."""
         self._mixed = MixedDtypes(values.fakes) if values is not None else None
@@ -71,6 +73,8 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(private_torch.overload_packet(func))
         if count is not None:
             self.flops += int(count(*args, **kwargs, out_val=out))
+        if func.namespace in NAMESPACES:
+            self.traffic.see(func, args, out)
         if (kept := kept_workspace(func, args, out)) is not None:
             self.ledger.see(*kept)
         for tensor in tensors_in(out):

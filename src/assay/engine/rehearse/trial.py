@@ -37,6 +37,7 @@ from assay.engine.rehearse.known_values import HOST, Bound
 from assay.engine.rehearse.module_stack import ModuleCall, ModuleStack
 from assay.engine.rehearse.observer import Observer
 from assay.engine.rehearse.recorded_call import MOST_BYTES
+from assay.engine.rehearse.traffic import Traffic
 from assay.formats.rehearsal import Finding, PeakMemory
 
 _ACCELERATOR = re.compile(
@@ -75,6 +76,8 @@ class Trial:
     boundaries: Mapping[bool, Sequence[Shapes]] = field(default_factory=dict)
     """Shapes between the stages of the pipeline, in training (True) and in evaluation."""
     output: Any = None
+    first_traffic: Traffic | None = None
+    """Traffic of the first micro-batch, which is that of every one but the last."""
     left_out: int = 0
     """Parameters that got no gradient in the last step, though an optimizer has them."""
     told_output: str = ""
@@ -248,6 +251,7 @@ class Trial:
         for batch in batches:
             self.output = None
             self.output = self._guard(process.training_step, self._reduce_batch(batch))
+            self.first_traffic = self.first_traffic or self.observer.traffic.copy()
 
     def _through_stages(self, batches: Sequence[Any]) -> Any:
         assert self.pipeline is not None
