@@ -12,8 +12,8 @@ MAX_DEPTH = 20
 def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return `{"model.width": 16}` as `{"model": {"width": 16}}`; clashing names stay whole.
 
-    >>> nest({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5})
-    {'a': {'b': 1, 'c': 2}, 'lr': 3, 'lr.x': 4, '..': 5}
+    >>> nest({"a.b": 1, "a.c": 2, "lr": 3, "lr.x": 4, "..": 5, "a.b.d": 6})
+    {'a': {'b': 1, 'c': 2}, 'lr': 3, 'lr.x': 4, '..': 5, 'a.b.d': 6}
     """
     root: dict[str, Any] = {}
     plain = {key for key in flat if "." not in key}
