@@ -39,6 +39,7 @@ READING = {
     "plot": [["RUN", "--to", f"{HALF}.svg"]],
     "reindex": [[]],
     "replay": [["RUN"]],
+    "report": [["RUN"], ["RUN", "--card"], [f"tag ~ '{HALF}'", "-o", f"{HALF}.html"]],
     "rerun": [["RUN"]],
     "restore": [["RUN", "--to", f"to-{HALF}"]],
     "resume": [["RUN"]],

@@ -158,9 +158,7 @@ def test_the_project_in_the_style_of_thexp(start: Start, tmp_path: Path) -> None
         in done.stdout
     )
     assert (project / "models" / "model.0000000.pth.json").is_file()  # the best
-    assert "finished, 48 steps." in (whole.path / "report" / "report.md").read_text(
-        encoding="utf-8"
-    )
+    assert ", 48 steps |" in (whole.path / "report" / "report.md").read_text(encoding="utf-8")
     assert "No difference in config, metrics and environment." in diff.stdout
 
 

@@ -317,7 +317,7 @@ def test_a_report_of_the_training_names_parameters_metrics_pictures_and_files(
     (view,) = runs_in(tmp_path / "experiment")
     report = view.path / "report" / "report.md"
     page = report.read_text(encoding="utf-8")
-    assert page.startswith("# mytrainer_lr=0.01\n") and "lr = 0.01" in page
+    assert page.startswith("# mytrainer\\_lr=0.01\n") and "| lr | 0.01 |" in page
     assert "| train/loss |" in page and "| test/acc |" in page
     places = re.findall(r"\]\(([^)]*)\)", page)
     assert {"pictures/0.svg", "../checkpoints/step-000000062"} <= set(places)
@@ -390,7 +390,7 @@ def test_the_lines_have_the_formats_of_the_meter_and_the_parameters_count(
     assert done.stdout.splitlines()[-9:] == [*counted, "end 8"]
     (view,) = runs_in(tmp_path / "experiment")
     page = (view.path / "report" / "report.md").read_text(encoding="utf-8")
-    assert f"Run `{view.id}`, finished, 8 steps." in page
+    assert f"| run | {view.id} |\n| status | finished |" in page and ", 8 steps |" in page
     assert "[checkpoints/step-000000008](../checkpoints/step-000000008)" in page
     assert "board/" in page.partition("## Files")[2]
 

@@ -270,6 +270,7 @@ def test_a_run_becomes_an_onnx_model_with_schema_batch_script_and_certificate(
     assert certificate["recorded"].keys() == {"valid/loss", "valid/acc"}
     assert certificate["exported"]["valid/acc"] == certificate["recorded"]["valid/acc"]
     readme = (folder / "README.md").read_text()
+    assert readme.startswith("---\nlibrary_name: assay\n") and '"onnx"]' in readme
     assert run.id in readme and certificate["files"]["model.onnx"] in readme
     (verdict,) = RunView(run.record_dir).verdicts
     assert verdict.question == "export" and verdict.equal
@@ -431,7 +432,7 @@ def test_a_folder_that_is_there_is_refused_and_moved_away_by_force(project: Path
 
     with pytest.raises(InputError, match="something in the place") as caught:
         leave(run, "safetensors")
-    assert caught.value.fix == "name another folder, or --force moves it away"
+    assert caught.value.fix == "name another place, or --force moves it away"
     result = leave(run, "safetensors", force=True)
 
     assert result.moved is not None and (result.moved / "kept.txt").read_text() == "mine"

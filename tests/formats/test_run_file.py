@@ -29,6 +29,7 @@ codes = st.builds(
     left_out=st.tuples(TEXT),
     git_commit=TEXT,
     git_dirty=st.booleans(),
+    git_remote=TEXT,
 )
 summaries = st.builds(
     Summary,

@@ -196,6 +196,30 @@ def test_commit_and_dirtiness_are_noted(root: Path) -> None:
     assert clean.snapshot != dirty.snapshot
 
 
+@pytest.mark.parametrize(
+    ("address", "page"),
+    [
+        ("git@host.test:me/net.git", "https://host.test/me/net"),
+        ("ssh://git@host.test:22/me/net", "https://host.test/me/net"),
+        ("https://me:s3cr3t@host.test/me/net.git", "https://host.test/me/net"),
+        ("https://host.test/me/net/", "https://host.test/me/net"),
+        ("/srv/git/net.git", ""),
+        ("../net.git", ""),
+        ("file:///srv/net.git", ""),
+    ],
+)
+def test_the_page_of_a_remote_repository_is_noted_without_a_password(
+    root: Path, address: str, page: str
+) -> None:
+    git(root, "init", "-q")
+    git(root, "remote", "add", "origin", address)
+    write(root, "a.py")
+    git(root, "add", "a.py")
+    git(root, "commit", "-qm", "one")
+
+    assert snapshot(root, MemoryBlobs()).git_remote == page
+
+
 def test_without_a_repository_there_is_no_commit(root: Path) -> None:
     write(root, "a.py")
 

@@ -15,7 +15,7 @@ from assay.build.graph import check_graph, plan_context, plugin_paths, promise_r
 from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
 from assay.build.materials import check_materials
-from assay.build.plugins import Plugin, as_plugin, entered
+from assay.build.plugins import Plugin, as_plugin, call_record_end, entered
 from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
 from assay.build.sources import check_sources, loader_keys
@@ -32,6 +32,7 @@ __all__ = [
     "TargetError",
     "as_plugin",
     "build",
+    "call_record_end",
     "check_criteria",
     "check_criterion_args",
     "check_graph",

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from assay.build.marks import provision_of
@@ -44,12 +45,13 @@ def as_plugin(where: str, thing: Any) -> Plugin:
     """Return the plugin; InputError if it is no context manager, provider or listener."""
     kind = type(thing)
     is_manager = hasattr(kind, "__enter__") and hasattr(kind, "__exit__")
-    if not is_manager and not _is_marked(kind) and not callable(getattr(thing, "handlers", None)):
+    is_called = any(callable(getattr(thing, name, None)) for name in ("handlers", "record_end"))
+    if not is_manager and not _is_marked(kind) and not is_called:
         raise InputError(
             f"`{where}` is a {kind.__qualname__}, which is no plugin.",
             fix=(
                 "give it __enter__ and __exit__, methods under `on` or `provides`, or a"
-                " method handlers()"
+                " method handlers() or record_end(folder)"
             ),
         )
     return Plugin(where=where, thing=thing)
@@ -83,6 +85,18 @@ def entered(plugins: Sequence[Plugin]) -> Iterator[None]:
         raise failures[0]
     if failures:
         raise BaseExceptionGroup("several plugins failed at the end of the run", failures)
+
+
+def call_record_end(plugins: Sequence[Plugin], folder: Path) -> list[str]:
+    """Call `record_end(folder)` of the plugins that have it; return what failed, a line each."""
+    failures = []
+    for plugin in plugins:
+        try:
+            if hasattr(type(plugin.thing), "record_end"):
+                plugin.thing.record_end(folder)
+        except Exception as error:  # of the user's code, when the run has ended well
+            failures.append(f"{plugin.name} after the end: {_describe(error)}")
+    return failures
 
 
 def _leave(plugins: Sequence[Plugin], error: BaseException | None) -> list[BaseException]:

@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Share": {
         "export": ("assay.cli.export", "Export the model of a run to ONNX or torch.export."),
         "serve": ("assay.cli.serve", "Serve the model of a run over HTTP."),
+        "report": ("assay.cli.report", "Write a report of a run or of several, or a model card."),
         "pack": ("assay.cli.pack", "Put a run into one file."),
         "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -44,8 +42,7 @@ from assay.formats.verdict import Verdict
 from assay.query.find import find
 from assay.query.run import RunView
 from assay.record.edits import keep_verdict
-from assay.store.code_trees import make_room
-from assay.store.layout import refusal
+from assay.store.whole_output import explain_disk_errors, new_folder, refuse_taken
 
 if TYPE_CHECKING:
     from assay.engine.export.interface import Interface
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
 
 TARGETS: tuple[str, ...] = get_args(Target)
 TOLERANCE = 1e-4
+_WHAT = "The export cannot be written"
 _PACKAGES = {
     "onnx": ("torch", "onnx", "onnxruntime"),
     "torch-export": ("torch",),
@@ -122,25 +120,25 @@ def export(
         )
     view, _ = find(address)
     place = (folder or Path(f"{view.id}-{wanted.target}")).absolute()
-    _refuse_taken(place, force=wanted.force)
+    refuse_taken(place, force=wanted.force)
     config = open_saved(view, use="export it", trust=trust, tell=tell)
     weights = weights_at(address)
-    with open_run_scope(config, Launch(device="cpu")) as scope, _scratch(place) as scratch:
+    with open_run_scope(config, Launch(device="cpu")) as scope, new_folder(place, _WHAT) as output:
         if wanted.target == "onnx":
             from assay.engine.export.program import require_onnx  # needs torch, which was asked for
 
             require_onnx()
         exporting = _Exporting(view, weights, scope, wanted, place)
-        interface, parity, files = exporting.write_model(scratch)
+        interface, parity, files = exporting.write_model(output.scratch)
         certificate = exporting.certify(parity, files)
         _keep_verdict(view, weights, certificate, tell)
         schema = _schema_of(interface, files[0].name)
         result = ExportResult(folder=None, schema=schema, certificate=certificate, why=weights.why)
         if not certificate.is_within and not wanted.force:
             return result
-        with _explain_disk_errors(place):
-            exporting.write_rest(scratch, interface, schema, certificate, tell)
-            moved = _put_in_place(scratch, place)
+        with explain_disk_errors(place, _WHAT):
+            exporting.write_rest(output.scratch, interface, schema, certificate, tell)
+            moved = output.put_in_place()
     return replace(result, folder=place, moved=moved)
 
 
@@ -221,15 +219,15 @@ class _Exporting:
         from assay.engine.export import program, runners
 
         if self.wanted.target == "safetensors":
-            with _explain_disk_errors(self.place):
+            with explain_disk_errors(self.place, _WHAT):
                 files = program.write_weights(self.module, scratch)
             return files, runners.run_weights(files[0], self._fresh_module(), interface)
         graph = program.trace_program(self.module, interface)
         if self.wanted.target == "onnx":
-            with _explain_disk_errors(self.place):
+            with explain_disk_errors(self.place, _WHAT):
                 files = program.write_onnx(graph, interface, scratch)
             return files, runners.run_onnx(files[0], interface)
-        with _explain_disk_errors(self.place):
+        with explain_disk_errors(self.place, _WHAT):
             files = program.write_program(graph, scratch)
         return files, runners.run_program(files[0], interface)
 
@@ -278,6 +276,8 @@ class _Exporting:
         """Write what lies beside the model."""
         from safetensors.torch import save
 
+        from assay.report.model_card import card_metadata  # numpy: a check of a config has none
+
         batch = {f"input.{name}": tensor for name, tensor in interface.example.items()}
         batch |= {f"output.{name}": tensor for name, tensor in interface.expected.items()}
         view = self.view
@@ -289,6 +289,7 @@ class _Exporting:
             why=self.weights.why,
             hooks=interface.hooks.names,
         )
+        readme = card_metadata(view, certificate.target) + readme
         texts = {
             SCHEMA: dumps(schema, indent=2) + "\n",
             CERTIFICATE: dumps(certificate, indent=2) + "\n",
@@ -324,49 +325,6 @@ class _Exporting:
             shutil.rmtree(scratch / "code", ignore_errors=True)
             script.write_text(script_of(schema, "safetensors"), encoding="utf-8")
         tell("run_model.py lists the weights only: this model is built by its config alone")
-
-
-def _refuse_taken(place: Path, *, force: bool) -> None:
-    if os.path.lexists(place) and not force:
-        raise InputError(
-            "There is something in the place of the export already.",
-            where=str(place),
-            fix="name another folder, or --force moves it away",
-        )
-
-
-@contextmanager
-def _scratch(place: Path) -> Iterator[Path]:
-    """Make a folder beside `place`, which is gone at exit unless it was renamed."""
-    scratch = place.with_name(f".{place.name}-{os.urandom(4).hex()}.tmp")
-    try:
-        scratch.mkdir(parents=True)
-    except OSError as error:
-        raise refusal(error, place, "The export cannot be written", fix=_OTHER) from error
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-_OTHER = "name another folder"
-
-
-@contextmanager
-def _explain_disk_errors(place: Path) -> Iterator[None]:
-    """Turn an OSError of writing into one clear error."""
-    try:
-        yield
-    except OSError as error:
-        raise refusal(error, place, "The export cannot be written", fix=_OTHER) from error
-
-
-def _put_in_place(scratch: Path, place: Path) -> Path | None:
-    """Rename the finished folder; move what was there aside, and return where."""
-    moved = make_room(place, force=True)
-    place.rmdir()
-    os.rename(scratch, place)
-    return moved
 
 
 def _evaluated_split(scope: RunScope) -> str:

@@ -56,6 +56,7 @@ def run_attempt(
                 result = attempt.fail(error)
         else:
             result = attempt.finish(state, stop, signals)
+    result = attempt.tell_plugins(result)
     return replace(result, signal=signals.heard[0] if signals.heard else stop.signal)
 
 
@@ -125,6 +126,15 @@ class _Attempt:
             note = "; ".join(filter(None, [note, result.note]))
             result = replace(result, exit_code=CheckpointError.exit_code, note=note)
         return replace(result, is_first=scope.is_first)
+
+    def tell_plugins(self, result: RunResult) -> RunResult:
+        """Let the plugins see the record that has ended; their failures change no end of a run."""
+        from assay.build import call_record_end
+
+        if not isinstance(self.recorder, RunRecorder):
+            return result
+        failed = call_record_end(self.prepared.scope.plugins, self.recorder.folder.path)
+        return replace(result, note="; ".join(filter(None, [result.note, *failed])))
 
     def _end_by_order(self, order: EndOrder) -> None:
         """End the record as the launcher orders, and then this process.

@@ -28,7 +28,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             Cache ConcatSequences FilterSequence MapSequence RandomSplit Select SequenceWrapper
             StreamToSequence
         """,
-        "assay.plugins": "TensorBoard",
+        "assay.plugins": "AutoReport TensorBoard",
         "assay.compat.parts.images": """
             CIFAR100 Compose MNIST Normalize RandomAffine RandomHorizontalFlip ToTensor
         """,

@@ -33,7 +33,8 @@ Status = Literal["running", "finished", "failed", "stopped", "killed", "unknown"
 class Code:
     """Code of an attempt: `snapshot` is the digest of its tree in the project's code store, or "".
 
-    `patch` is the digest of the uncommitted changes. `keys` are digests of marked functions and
+    `git_remote` is the address of the repository, without a password; `patch` is the digest of the
+    uncommitted changes. `keys` are digests of marked functions and
     modules, by name.
     """
 
@@ -42,6 +43,7 @@ class Code:
     left_out: tuple[str, ...] = ()
     git_commit: str = ""
     git_dirty: bool = False
+    git_remote: str = ""
     patch: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,9 @@ from assay.core.formatting import number
 from assay.core.terminal import visible
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from assay.store.series import Series
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -95,11 +99,11 @@ def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return the position of `value` between `low` and a greater `high`, from 0 to 1.
+    """Return the position of `value` between `low` and `high`, from 0 to 1; 0 if these are equal.
 
     The distance of the two may exceed the greatest float.
     """
-    span = high - low
+    span = (high - low) or 1.0
     if math.isinf(span):
         return (value / 2 - low / 2) / (high / 2 - low / 2)
     return (value - low) / span
@@ -135,9 +139,22 @@ def _thin(values: Sequence[float], width: int) -> list[float]:
     ]
 
 
-_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
-_POINTS = 400
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 280, 64, 36
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#6b6b6b")
+"""Colours that the colour-blind tell apart (Okabe and Ito), in the order of their use."""
+
+_GRAY = "#767676"  # readable on white and on black
+_BUCKETS = 200
+_TICKS = 5
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 252, 64, 36
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnCurve:
+    """One line of a drawing; `band` is half the height of the area around it, None for none."""
+
+    xs: NDArray[np.float64]
+    ys: NDArray[np.float64]
+    band: NDArray[np.float64] | None = None
 
 
 def html_line(
@@ -161,18 +178,18 @@ def _spark(name: str, values: Sequence[float]) -> str:
     title = f"<title>{escape(visible(name))}</title>"
     return (
         '<svg width="90" height="18" style="vertical-align:middle">'
-        f'{title}<polyline points="{points}" fill="none" stroke="{_COLORS[0]}"/></svg>'
+        f'{title}<polyline points="{points}" fill="none" stroke="{COLORS[0]}"/></svg>'
     )
 
 
 class CurveDrawing:
-    """Curves of a run as SVG, which a notebook shows; `save` writes them into a file."""
+    """Curves of runs as SVG, which a notebook shows; `save` writes them into a file."""
 
-    def __init__(self, title: str, curves: Mapping[str, Series]) -> None:
-        """Draw curves, of which there is at least one, by the names of their metrics."""
+    def __init__(self, title: str, curves: Mapping[str, DrawnCurve], axis: str = "step") -> None:
+        """Draw curves, of which there is at least one, by their names, over the axis `axis`."""
         self.title = title
         self.names = list(curves)
-        self.svg = _drawing(curves)
+        self.svg = _drawing(curves, axis)
 
     def __repr__(self) -> str:
         return f"<CurveDrawing {self.title}: {', '.join(self.names)}>"
@@ -187,51 +204,98 @@ class CurveDrawing:
         return file
 
 
-def _drawing(curves: Mapping[str, Series]) -> str:
-    xs = [float(x) for curve in curves.values() for x in curve.xs]
-    ys = [float(y) for curve in curves.values() for y in curve.values if math.isfinite(y)]
-    box = (float(_LEFT), 10.0, _WIDTH - 10.0, float(_HEIGHT - _BOTTOM))
+def _drawing(curves: Mapping[str, DrawnCurve], axis: str) -> str:
+    thin = {name: _keep_extremes(curve) for name, curve in curves.items()}
+    xs = [float(x) for curve in thin.values() for x in curve.xs]
+    ys = [y for curve in thin.values() for y in _heights(curve)]
+    top = 12.0 + 16 * len(thin)  # below the names
+    height = int(top) + _HEIGHT
+    box = (float(_LEFT), top, _WIDTH - 20.0, float(height - _BOTTOM))
     limits = (
         min(xs, default=0.0),
         max(xs, default=1.0),
         min(ys, default=0.0),
         max(ys, default=1.0),
     )
-    first = next(iter(curves.values()))
-    parts = [_axes(box, limits, first.axis or "step")]
-    for i, (name, curve) in enumerate(curves.items()):
-        color = _COLORS[i % len(_COLORS)]
-        every = max(1, len(curve) // _POINTS)
-        points = _line(curve.xs[::every], curve.values[::every], box, limits)
+    parts = [_axes(box, limits, axis)]
+    for i, (name, curve) in enumerate(thin.items()):
+        color = COLORS[i % len(COLORS)]
+        if curve.band is not None:
+            area = [*zip(curve.xs, curve.ys + curve.band, strict=True)]
+            area += reversed([*zip(curve.xs, curve.ys - curve.band, strict=True)])
+            points = _line([x for x, _ in area], [y for _, y in area], box, limits)
+            parts.append(f'<polygon points="{points}" fill="{color}" fill-opacity="0.2"/>')
+        points = _line(curve.xs, curve.ys, box, limits)
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>'
         )
-        y = 24 + 16 * i
-        parts.append(f'<text x="{_WIDTH - 16}" y="{y}" text-anchor="end" fill="{color}">')
-        parts.append(f"{escape(visible(name))}</text>")
+        if not points and len(curve.ys) and math.isfinite(curve.ys[0]):  # a single point
+            place = _line([curve.xs[0]] * 2, [curve.ys[0]] * 2, box, limits).split()[0]
+            x, _, y = place.partition(",")
+            parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{color}"/>')
+        parts.append(f'<text x="{_WIDTH - 16}" y="{16 + 16 * i}" text-anchor="end"')
+        parts.append(f' fill="{color}">{escape(visible(name))}</text>')
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}"'
-        f' font-family="sans-serif" font-size="12">{"".join(parts)}</svg>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
+        f' width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="12" role="img"'
+        f' aria-label="{escape(visible(", ".join(curves)))}">{"".join(parts)}</svg>'
     )
+
+
+def _heights(curve: DrawnCurve) -> list[float]:
+    ends = [curve.ys] if curve.band is None else [curve.ys - curve.band, curve.ys + curve.band]
+    return [float(y) for each in ends for y in each if math.isfinite(y)]
+
+
+def _keep_extremes(curve: DrawnCurve) -> DrawnCurve:
+    """Return a curve of many points as the extremes of each of 200 ranges: no spike is lost."""
+    if len(curve.xs) <= 4 * _BUCKETS or curve.band is not None:
+        return curve
+    import numpy as np  # here: a terminal draws without
+
+    parts = np.array_split(np.arange(len(curve.xs)), _BUCKETS)
+    known = [part[np.isfinite(curve.ys[part])] for part in parts]
+    ends = [(np.argmin(curve.ys[part]), np.argmax(curve.ys[part])) for part in known if len(part)]
+    places = [p[i] for p, pair in zip(filter(len, known), ends, strict=True) for i in pair]
+    kept = np.unique(np.array([0, *places, len(curve.xs) - 1]))
+    return DrawnCurve(curve.xs[kept], curve.ys[kept])
 
 
 def _axes(
     box: tuple[float, float, float, float], limits: tuple[float, float, float, float], axis: str
 ) -> str:
     left, top, right, bottom = box
-    low_x, high_x, low_y, high_y = map(number, limits)
-    frame = f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="#888"/>'
-    labels = (
-        (left, bottom + 14, "start", low_x),
-        (right, bottom + 14, "end", high_x),
-        ((left + right) / 2, bottom + 28, "middle", escape(visible(axis))),
-        (left - 4, bottom, "end", low_y),
-        (left - 4, top + 10, "end", high_y),
-    )
-    return frame + "".join(
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="#555">{text}</text>'
+    low_x, high_x, low_y, high_y = limits
+    parts = [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{_GRAY}"/>']
+    labels = [((left + right) / 2, bottom + 30, "middle", escape(visible(axis)))]
+    for value in _ticks(low_y, high_y):
+        y = round(bottom - _share(value, low_y, high_y) * (bottom - top), 1)
+        parts.append(
+            f'<path d="M{left} {y}H{right}" stroke="{_GRAY}" stroke-opacity="0.25" fill="none"/>'
+        )
+        labels.append((left - 6, y + 4, "end", number(value)))
+    for value in _ticks(low_x, high_x):
+        x = round(left + _share(value, low_x, high_x) * (right - left), 1)
+        labels.append((x, bottom + 15, "middle", number(value)))
+    return "".join(parts) + "".join(
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{_GRAY}">{text}</text>'
         for x, y, anchor, text in labels
     )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` to `high`, about five.
+
+    >>> _ticks(0.13, 2.4), _ticks(1, 160), _ticks(3.0, 3.0)
+    ([0.5, 1.0, 1.5, 2.0], [50.0, 100.0, 150.0], [3.0])
+    """
+    span = high - low
+    if not 0 < span < math.inf:
+        return [low]
+    unit = 10.0 ** math.floor(math.log10(span / _TICKS))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= _TICKS)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
 
 
 def _line(
@@ -249,10 +313,8 @@ def _line(
         limits = (pairs[0][0], pairs[-1][0], min(finite), max(finite))
     left, top, right, bottom = box
     low_x, high_x, low_y, high_y = limits
-    wide = (high_x - low_x) or 1.0
-    high = (high_y - low_y) or 1.0
     return " ".join(
-        f"{left + (x - low_x) / wide * (right - left):.1f},"
-        f"{bottom - (y - low_y) / high * (bottom - top):.1f}"
+        f"{left + _share(x, low_x, high_x) * (right - left):.1f},"
+        f"{bottom - _share(y, low_y, high_y) * (bottom - top):.1f}"
         for x, y in pairs
     )

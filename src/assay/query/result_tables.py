@@ -170,13 +170,15 @@ class ShownTable:
         A dagger marks values that the test cannot tell from the best. A comment at the end has the
         runs of each cell.
         """
-        head = [_markdown(column.title) for column in self.table.columns]
+        head = [markdown_text(column.title) for column in self.table.columns]
         sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
         lines = [head, sides]
         for row in self.rows:
-            lines.append([_mark(cell, _markdown(cell.text), _IN_MARKDOWN) for cell in row.cells])
+            lines.append(
+                [_mark(cell, markdown_text(cell.text), _IN_MARKDOWN) for cell in row.cells]
+            )
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-        text += "".join(f"\n{_markdown(line)}\n" for line in self.legend("Bold", "Italic"))
+        text += "".join(f"\n{markdown_text(line)}\n" for line in self.legend("Bold", "Italic"))
         sources = [each for row in self.rows for each in self._sources(row)]
         return text + ("\n<!--\n" + "\n".join(sources) + "\n-->\n" if sources else "")
 
@@ -459,7 +461,8 @@ def _mark(cell: ShownCell, text: str, marks: tuple[str, str, str]) -> str:
     return near.format(text) if cell.is_near else text
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
+    """Return a text as one line of Markdown that shows it as it is."""
     one_line = " ".join(text.split())
     return "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in one_line)
 

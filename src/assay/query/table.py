@@ -134,7 +134,7 @@ class RunTable:
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
         head = "".join(f"<th>{escape(visible(column.name))}</th>" for column in self.columns)
-        body = "".join(map(self._html_row, zip(*self._texts(), strict=True)))
+        body = "".join(map(self._html_row, self.shown_rows()))
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _html_row(self, texts: Sequence[str]) -> str:
@@ -184,6 +184,10 @@ class RunTable:
         texts = [[head, *cells] for head, cells in zip(heads, self._texts(), strict=True)]
         columns = map(_as_text, self.columns, texts, self._sides)
         return align_columns(list(columns), width)
+
+    def shown_rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of each run as people read them."""
+        return list(zip(*self._texts(), strict=True))
 
     def find_unsaved(self) -> dict[str, str]:
         """Return why a run kept no final weights, by id, of those that finished without."""
@@ -250,10 +254,14 @@ class GroupTable:
         return csv_text(lines)
 
     def text(self) -> list[str]:
-        """Aligned lines, the head first; `2 of 3` runs: one of three did not finish."""
-        lines = [["tag", "runs", *map(visible, self.names)]]
-        lines += [_group_texts(group) for group in self.groups]
-        return align_rows(lines, to_right=range(1, len(lines[0])))
+        """Aligned lines, the head first."""
+        rows = self.shown_rows()
+        return align_rows(rows, to_right=range(1, len(rows[0])))
+
+    def shown_rows(self) -> list[list[str]]:
+        """Return head and groups as people read them; `2 of 3` runs: one did not finish."""
+        head = ["tag", "runs", *map(visible, self.names)]
+        return [head, *map(_group_texts, self.groups)]
 
     def _plain(self, group: RunGroup) -> dict[str, Any]:
         (key,) = group.key

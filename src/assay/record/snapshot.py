@@ -46,6 +46,11 @@ _MOST_WAITING_BYTES = 64 << 20
 """So much code waits in memory for what other files say to be secret; the rest is read again."""
 
 _REDACTED = REDACTED.encode()
+_REMOTE = re.compile(
+    r"(?:(?:https?|ssh|git)://(?:[^/]*@)?|[^@/:\s]+@)(?P<host>[\w-]+(?:\.[\w-]+)+)(?::\d+/|[:/])"
+    r"(?P<path>[^?#\s]+?)(?:\.git)?/?"
+)
+"""Address of a repository that a server has, for https or for ssh."""
 
 # fmt: off
 SUFFIXES = frozenset({
@@ -137,6 +142,7 @@ def snapshot(
         left_out=_list_left_out(keeper.left_out),
         git_commit=commit,
         git_dirty=is_dirty,
+        git_remote=_git_remote(root) if commit else "",
         patch=blobs.put(patch) if patch else "",
     )
 
@@ -399,6 +405,22 @@ def _git_state(root: Path) -> tuple[str, bool] | None:
     )
     dirty = any(line and not line.startswith("# ") for line in lines)
     return ("" if commit == "(initial)" else commit), dirty
+
+
+def _git_remote(root: Path) -> str:
+    """Return the web page of the repository's `origin`, "" where it has none."""
+    out = _git(root, "config", "--get", "remote.origin.url")
+    return _web_address(os.fsdecode(out or b"").strip())
+
+
+def _web_address(address: str) -> str:
+    """Return the page of a repository without user, password and `.git`; "" for a folder.
+
+    >>> [_web_address(each) for each in ("git@host.org:a/b.git", "https://me:key@host.org/a/b")]
+    ['https://host.org/a/b', 'https://host.org/a/b']
+    """
+    found = _REMOTE.fullmatch(address)
+    return f"https://{found['host']}/{found['path']}" if found else ""
 
 
 def _git(folder: Path, *words: str, variables: Mapping[str, str] | None = None) -> bytes | None:

@@ -338,8 +338,11 @@ _THEXPS = {
     "Callback": (f"{_OF_THEXP}.trainer.Callback", "a method under `assay.engine.on`"),
     "EvalCallback": (f"{_OF_THEXP}.trainer.EvalCallback", "[evaluate] every"),
     "LoggerCallback": (f"{_OF_THEXP}.trainer.LoggerCallback", "[display]"),
-    "AutoReport": (f"{_OF_THEXP}.report.AutoReport", "`assay summary`, `assay ui`"),
-    "Reporter": (f"{_OF_THEXP}.report.Reporter", "`assay summary`, `assay ui`"),
+    "AutoReport": (
+        f"{_OF_THEXP}.report.ReportCallback",
+        "`assay.plugins.AutoReport`, `assay report`",
+    ),
+    "Reporter": (f"{_OF_THEXP}.report.Reporter", "`assay.plugins.AutoReport`, `assay report`"),
 }
 _THEXPS_PLACES = {
     "thexp": (

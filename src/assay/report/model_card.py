@@ -1,0 +1,90 @@
+"""Model card of a run in the form of the Hugging Face Hub: metadata in YAML, then Markdown."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from assay.core.errors import AssayError
+from assay.core.facts import Evaluated
+from assay.formats.json_codec import dumps
+from assay.query.run import RunView
+from assay.report.document import DocumentSection, Listing, Prose
+from assay.report.run_report import report_run
+from assay.store.code_trees import code_blobs, read_tree
+from assay.store.layout import Project
+
+_SECTIONS = ("Result", "Data", "Config", "Cost", "Code", "Run it again")
+_UNSAID = "The record does not say. Write it here before you publish the model."
+
+
+def make_card(view: RunView) -> str:
+    """Return the card: what the record knows; what only a person knows is marked as missing."""
+    report = report_run(view)
+    weights = ', "best"' if view.best_checkpoint is not None else ""
+    code = f'import assay\n\nmodel = assay.load_model("{view.id}"{weights})'
+    use = DocumentSection("Use", (Listing(code, "python"),))
+    limits = DocumentSection("Intended use and limitations", (Prose(_UNSAID),))
+    purpose = [each for each in report.sections if each.title == "Purpose"]
+    rest = [each for each in report.sections if each.title in _SECTIONS]
+    card = replace(report, sections=(*purpose, use, limits, *rest))
+    return card_metadata(view) + card.to_markdown()
+
+
+def card_metadata(view: RunView, *tags: str) -> str:
+    """Return the YAML block of a card: library, license if known, metrics, and their results.
+
+    The results are the evaluations of the best step, else the last ones, of each split.
+    """
+    return "\n".join(["---", *_metadata(view, tags), "---", "", ""])
+
+
+def _metadata(view: RunView, tags: tuple[str, ...]) -> Iterator[str]:
+    evaluated = list(_evaluations(view))
+    metrics = dict.fromkeys(name for each in evaluated for name in each.metrics)
+    yield "library_name: assay"
+    if license_name := _license(view):
+        yield f"license: {dumps(license_name)}"
+    yield f"tags: {dumps(['assay', 'pytorch', *tags])}"
+    yield f"metrics: {dumps([name.rpartition('/')[2] for name in metrics])}"
+    seeds = view.file.newest.seeds if view.file.attempts else {}
+    yield from (f"{name}: {seed}" for name, seed in seeds.items())
+    if not evaluated:
+        return
+    yield from ("model-index:", f"- name: {dumps(view.tag or view.id)}", "  results:")
+    for each in evaluated:
+        yield "  - task: {type: other}"
+        yield f"    dataset: {{type: other, name: {dumps(each.split)}, split: {dumps(each.split)}}}"
+        yield "    metrics:"
+        for name, value in each.metrics.items():
+            shown = f"{name}, step {each.step} of run {view.id}"
+            kind = dumps(name.rpartition("/")[2])
+            yield f"    - {{type: {kind}, value: {value!r}, name: {dumps(shown)}}}"
+
+
+def _evaluations(view: RunView) -> Iterator[Evaluated]:
+    """Yield the evaluation of each split that belongs to the best weights, else the last one."""
+    step = view.best.step if view.best is not None else view.last_step
+    newest: dict[str, Evaluated] = {}
+    for event in view.events:
+        fact = event.fact
+        if isinstance(fact, Evaluated) and not fact.partial and fact.step <= step:
+            newest[fact.split] = fact
+    for each in newest.values():
+        finite = {name: value for name, value in each.metrics.items() if math.isfinite(value)}
+        if finite:
+            yield replace(each, metrics=finite)
+
+
+def _license(view: RunView) -> str:
+    """Return the license in the project's `pyproject.toml`, as it was kept with the code."""
+    with contextlib.suppress(AssayError, KeyError, OSError, ValueError):
+        blobs = code_blobs(Project(Path(view.file.project)))
+        file = read_tree(blobs, view.code.snapshot)["pyproject.toml"]
+        found = tomllib.loads(blobs.get(file.digest).decode("utf-8"))["project"]["license"]
+        return found.lower() if isinstance(found, str) else ""
+    return ""
