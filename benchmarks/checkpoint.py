@@ -1,7 +1,9 @@
 """Cost of saving: the time that training waits, and its slowdown while a checkpoint is written.
 
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory
-that is there already. `speed` is that of a loop of small steps while checkpoints are written all
+that is there already. What is saved and loaded is synced and verified: `background.durable` beside
+`dcp.async_save` until it is done, `at_once` beside writing and syncing the bytes, `load` beside
+`torch.load` of a file in the page cache, in turns. `speed` is that of a loop of small steps while checkpoints are written all
 the time, against its speed without; the two take turns. `process` writes the same bytes with the
 same digests from shared memory in a process of its own. `resume` is one step of the first example
 resumed from a checkpoint, with its record, evaluation and save; `fresh` is one from the beginning.
@@ -18,10 +20,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from figures import Figure, machine, options, show
 from torch import nn
 
@@ -42,13 +45,12 @@ with open(sys.argv[1], "rb") as source:
     data = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))
 print("ready", flush=True)
 for path in sys.stdin:
-    whole, own = hashlib.sha256(), hashlib.blake2b(digest_size=16)
+    whole = hashlib.sha256()
     with open(path.strip(), "wb") as file:
         for start in range(0, len(data), 1 << 20):
             chunk = data[start : start + (1 << 20)]
             file.write(chunk)
             whole.update(chunk)
-            own.update(chunk)
         file.flush()
         os.fsync(file.fileno())
     print("done", flush=True)
@@ -133,8 +135,8 @@ def steps_in(
     return steps
 
 
-def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
-    """Median seconds that training stands still for one save, and those until it is on disk."""
+def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, list[float]]:
+    """Seconds of each round that saving and loading take here, by torch and by hand."""
     tensors = state_of(megabytes)
     saver, background, staging = Saver(folder / "blocked", keep=1), Background("save"), Staging()
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -151,20 +153,41 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, float]:
         for name, tensor in tensors.items():
             copies[name].copy_(tensor)
 
-    first, other = seconds(save), folder / "by_torch.pt"
+    def write() -> None:
+        with open(folder / "by_hand", "wb") as file:
+            for tensor in tensors.values():
+                file.write(tensor.numpy().data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def save_by_dcp() -> None:
+        done = dcp.async_save(tensors, checkpoint_id=folder / "by_dcp", no_dist=True)
+        getattr(done, "upload_completion", done).result()
+
+    def add(name: str, call: Callable[[], object]) -> None:
+        cpu = process_time()
+        found.setdefault(name, []).append(seconds(call))
+        found.setdefault(f"{name}.cpu", []).append(process_time() - cpu)
+
+    other = folder / "by_torch.pt"
+    first = seconds(save)
     background.wait()
     for _ in range(rounds):
-        found.setdefault("copy", []).append(seconds(copy))
-        found.setdefault("background.blocked", []).append(seconds(save))
-        waited = seconds(background.wait)
-        found.setdefault("background.durable", []).append(found["background.blocked"][-1] + waited)
-        found.setdefault("at_once.blocked", []).append(seconds(lambda: prepared()()))
-        found.setdefault("torch_save.blocked", []).append(
-            seconds(lambda: torch.save(tensors, other))
-        )
-    return {name: statistics.median(values) for name, values in found.items()} | {
-        "background.first": first
-    }
+        for tensor in tensors.values():
+            tensor.add_(1)  # as a training does: equal files are linked
+        add("copy", copy)
+        add("background.blocked", save)
+        add("background.durable", background.wait)
+        for name in ("background.durable", "background.durable.cpu"):
+            found[name][-1] += found[name.replace("durable", "blocked")][-1]
+        add("dcp.durable", save_by_dcp)
+        shutil.rmtree(folder / "by_dcp")
+        add("at_once.blocked", lambda: prepared()())
+        add("by_hand.blocked", write)
+        add("torch_save.blocked", lambda: torch.save(tensors, other))
+        add("load", saver.load)
+        add("torch_load", lambda: torch.load(other))
+    return {**found, "background.first": [first]}
 
 
 def speeds(megabytes: int, rounds: int, window_s: float, folder: Path) -> dict[str, float]:
@@ -225,13 +248,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     figures = [
-        Figure(name=f"checkpoint.{name}_ms", value=1000 * value, unit="ms")
-        for name, value in found.items()
+        Figure(name=f"checkpoint.{name}_ms", value=1000 * statistics.median(times), unit="ms")
+        for name, times in found.items()
     ]
-    ratio = found["background.blocked"] / found["copy"]
-    figures.append(Figure(name="checkpoint.blocked_to_copy", value=ratio, at_most=1.2))
-    torch_ratio = found["torch_save.blocked"] / found["background.blocked"]
-    figures.append(Figure(name="checkpoint.torch_save_to_blocked", value=torch_ratio))
+    for name, one, other, most in (
+        ("blocked_to_copy", "background.blocked", "copy", 1.2),
+        ("durable_to_dcp", "background.durable", "dcp.durable", 1.0),
+        ("at_once_to_by_hand", "at_once.blocked", "by_hand.blocked", 1.5),
+        ("load_to_torch_load", "load", "torch_load", 1.5),
+        ("torch_save_to_blocked", "torch_save.blocked", "background.blocked", None),
+    ):
+        ratio = statistics.median(a / b for a, b in zip(found[one], found[other], strict=True))
+        figures.append(Figure(name=f"checkpoint.{name}", value=ratio, at_most=most))
     figures += [
         Figure(name=f"checkpoint.speed_by_{name}", value=value) for name, value in speed.items()
     ]

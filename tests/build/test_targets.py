@@ -196,7 +196,7 @@ def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
         "assay.engine.Engine.run",
         "assay.engine.Saver.save",
         "assay.engine.checkpoint.saver.Saver",
-        "assay.engine.checkpoint.folder.write_tensors",
+        "assay.engine.checkpoint.folder.write_files",
         "assay.engine.Supervised.attach",
         "assay.engine.loop.styles.adapt.as_process",
         "assay.plugins.TensorBoard.attach",

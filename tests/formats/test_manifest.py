@@ -79,9 +79,9 @@ def test_a_folder_without_a_manifest_is_not_complete(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    manifest.write(tmp_path, replace(a_manifest(), format=2))
+    manifest.write(tmp_path, replace(a_manifest(), format=3))
 
-    with pytest.raises(CheckpointError, match="format 2; this assay knows 1") as caught:
+    with pytest.raises(CheckpointError, match="format 3; this assay knows 2") as caught:
         manifest.read(tmp_path)
 
     assert "newer" in caught.value.fix

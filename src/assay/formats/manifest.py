@@ -1,9 +1,13 @@
-"""Format of `manifest.json`, version 1: the contents of a checkpoint, written last.
+"""Format of `manifest.json`, version 2: the contents of a checkpoint, written last.
 
 A checkpoint is a folder `step-000000123` (`.tmp` at its end while it is being written). A folder
 without a manifest is no checkpoint. It is divided into **parts** (`model`, `optimizer`, `state`,
 ...) that can be read one by one. A part is a tree of plain data in `<part>.json` whose tensors lie
-in safetensors files and are named there; a sharded part has one such file per writing rank.
+in safetensors files and are named there. A large part has several such files, a sharded one its own
+for each writing rank.
+
+`digest` is that of `digest_of_parts`. In version 1 it was over the decoded state: it tells two
+states of that version apart, and is compared with nothing else.
 
 `checkpoints` reads a folder of them, and `best.json` and `final.json` beside them, which name one
 of them each.
@@ -16,14 +20,16 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.errors import CheckpointError, RecordError
 from assay.core.regular_file import kind_of_mode, read_bytes
-from assay.formats.json_codec import parse_json, read_json, write_atomic, write_json
+from assay.formats.json_codec import dumps, parse_json, read_json, write_atomic, write_json
 
-FORMAT = 1
+FORMAT = 2
+_POINTER_FORMAT = 1
 FILE_NAME = "manifest.json"
 MAX_BYTES = 256 << 20
 _MAX_POINTER_BYTES = 1 << 16
@@ -89,9 +95,8 @@ class Manifest:
     """Description of a checkpoint: everything but its data.
 
     `step` counts optimizer updates, `samples` the training samples seen. `digest` is over the whole
-    state as decoded, by tensor or, where a tensor is sharded, by shard; it is compared after
-    loading. `layout` says how many processes wrote it along which axes; none for one. `info` is
-    shown in lists (metrics).
+    state: equal states that were written in the same layout have the same. `layout` says how many
+    processes wrote it along which axes; none for one. `info` is shown in lists (metrics).
     """
 
     format: int = FORMAT
@@ -117,6 +122,13 @@ class Manifest:
             size *= axis.size
         return size
 
+    @property
+    def is_as_digested(self) -> bool:
+        """Return whether the parts and the digests of files are those that were written."""
+        if self.format == 1 or not self.digest:
+            return True
+        return self.digest == digest_of_parts(self.parts, self.files)
+
     def digest_of(self, part: str) -> str:
         """Return a digest of the files of a part, equal in two checkpoints when the part is."""
         found = self.part(part)
@@ -132,6 +144,15 @@ class Manifest:
         raise CheckpointError(
             f"The checkpoint {self.name} has no part {name!r}.", fix=f"It has: {known}."
         )
+
+
+def digest_of_parts(parts: Iterable[CheckpointPart], files: Iterable[ManifestFile]) -> str:
+    """Return a digest of parts: of the SHA-256 of their files, and of what lies where in these."""
+    sha256_by_name = {file.name: file.sha256 for file in files}
+    texts = [
+        dumps([part, [sha256_by_name[name] for name in (part.tree, *part.files)]]) for part in parts
+    ]
+    return sha256("\n".join(sorted(texts)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -274,7 +295,7 @@ def point(folder: Path, pointer: Pointer, name: str, **about: Any) -> None:
     """Let `name` be the best or the final checkpoint, durably."""
     write_atomic(
         folder / f"{pointer}.json",
-        (json.dumps({"format": FORMAT, "name": name, **about}) + "\n").encode(),
+        (json.dumps({"format": _POINTER_FORMAT, "name": name, **about}) + "\n").encode(),
     )
 
 

@@ -75,6 +75,9 @@ def _checkpoints(view: RunView) -> Iterator[VerifiedPart]:
 
 def _checkpoint(checkpoint: Checkpoint) -> VerifiedPart:
     assert checkpoint.manifest is not None  # of a complete one
+    if not checkpoint.manifest.is_as_digested:
+        why = "its parts are not those that were written"
+        return VerifiedPart(checkpoint.name, "damaged", why)
     for file in checkpoint.manifest.files:
         try:
             digest = _digest(checkpoint.path / file.name)

@@ -147,7 +147,7 @@ def test_an_error_that_nobody_thought_of_is_told_and_ends_nothing(
     def broken(*_: Any, **__: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("assay.engine.checkpoint.folder.write_tensors", broken)
+    monkeypatch.setattr("assay.engine.checkpoint.folder.write_files", broken)
     state = runs.run()
 
     assert state.step == 6

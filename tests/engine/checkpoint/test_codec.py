@@ -27,12 +27,11 @@ from assay.engine.checkpoint.codec import (
     decode,
     digest,
     digest_encoded,
-    digest_tensor,
     encode,
 )
 from assay.engine.checkpoint.folder import separate
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.tensor_file import write_tensors
+from assay.engine.checkpoint.tensor_file import read_tensors, write_tensors
 from assay.engine.numerics.sparse import COMPRESSED, components
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C?.* tensor support is in beta state")
@@ -357,14 +356,17 @@ def test_whatever_can_be_kept_comes_back_from_its_files(state: Any) -> None:
 def test_a_file_of_tensors_is_one_that_others_read(items: list[Tensor]) -> None:
     kept = encode({f"t{i}": item for i, item in enumerate(items)}).tensors
     with tempfile.TemporaryDirectory() as folder:
-        file, digests = write_tensors(Path(folder) / "t.safetensors", separate(kept))
-        data = (Path(folder) / "t.safetensors").read_bytes()
-        read = load_file(Path(folder) / "t.safetensors")
+        path = Path(folder) / "t.safetensors"
+        file = write_tensors(path, separate(kept))
+        data = path.read_bytes()
+        hashed = sha256()
+        own, read = read_tensors(path, hashed.update), load_file(path)
 
     assert (file.size_bytes, file.sha256) == (len(data), sha256(data).hexdigest())
-    assert digests == {name: digest_tensor(tensor) for name, tensor in kept.items()}
-    assert read.keys() == kept.keys()
-    assert all(same(read[name], tensor.contiguous()) for name, tensor in kept.items())
+    assert hashed.hexdigest() == file.sha256
+    assert own.keys() == read.keys() == kept.keys()
+    for name, tensor in kept.items():
+        assert same(read[name], tensor.contiguous()) and same(own[name], tensor.contiguous())
 
 
 # ------------------------------------------------------------------------------------------------ what cannot be kept

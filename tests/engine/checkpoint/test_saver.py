@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,7 +220,7 @@ def test_what_is_no_usable_checkpoint_of_a_step_makes_way_without_being_deleted(
         case "a file is gone":
             (folder / "model.json").unlink()
         case _:
-            edit_manifest(folder, format=2)
+            edit_manifest(folder, format=3)
     weights = (folder / "model.safetensors").read_bytes()
 
     save(saver, 5)
@@ -571,10 +572,87 @@ def test_a_file_that_is_damaged_is_not_shared_with_the_next_checkpoint(saver: Sa
     saver.save_checkpoint(1, {"frozen": {"w": frozen}})
     path = saver.folder / "step-000000001" / "frozen.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
+    os.utime(path, ns=(time.time_ns(), time.time_ns()))  # the clock of files may tick slowly
 
     saver.save_checkpoint(2, {"frozen": {"w": frozen}})
 
     assert torch.equal(saver.load(2)["frozen"]["w"], frozen)
+
+
+def test_a_large_part_lies_in_several_files_of_which_equal_ones_are_kept_once(
+    saver: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.engine.checkpoint.tensor_file._FILE_BYTES", 1 << 20)
+    model = {f"w{i}": torch.randn(300_000) for i in range(6)} | {"b": torch.tensor([1, 2])}
+    saver.save_checkpoint(1, {"model": model, "other": {"b": torch.zeros(2)}})
+    model["w5"] += 1
+    saver.save_checkpoint(2, {"model": model, "other": {"b": torch.zeros(2)}})
+
+    one, two = saver.find(1), saver.find(2)
+    names = [f"model-{i}-of-6.safetensors" for i in range(1, 7)]
+    assert list(one.part("model").files) == names
+    assert one.part("other").files == ("other.safetensors",)
+    changed = [n for n, a, b in zip(names, one.files[1:], two.files[1:], strict=False) if a != b]
+    assert changed == names[-1:]
+    for name in names:
+        places = [saver.folder / each.name / name for each in (one, two)]
+        assert os.path.samefile(*places) == (name not in changed)
+    assert digest(saver.load(2)["model"]) == digest(model)
+    assert sum(len(load_file(saver.folder / two.name / name)) for name in names) == 7
+
+
+def test_a_checkpoint_of_the_first_format_is_read_and_its_damage_found(tmp_path: Path) -> None:
+    folder = tmp_path / "step-000000007"
+    folder.mkdir()
+    for name, data in FORMAT_1.items():
+        (folder / name).write_bytes(data)
+
+    assert Saver(tmp_path).find().digest.startswith("9983154f")
+    loaded = Saver(tmp_path).load()
+
+    assert loaded["model"]["w"].tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    assert loaded["model"]["b"].tolist() == [1, 2, 3]
+    assert loaded["state"] == {"step": 7, "best": float("inf")}
+    damaged = folder / "model-rank1.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"model-rank1\.safetensors is not what was written"):
+        Saver(tmp_path).load()
+
+
+FORMAT_1 = {
+    "manifest.json": b"""{"format": 1, "kind": "checkpoint", "name": "step-000000007", "step": 7,
+ "epoch": 1, "samples": 56, "run": "oldrun", "attempt": 1, "created_ns": 1795757147935905033,
+ "files": [
+  {"name": "model.json", "size_bytes": 65,
+   "sha256": "3b42f35abcc67aefa2cc0f954519ba79c86a6a06c96696881eb0b75608ba6169"},
+  {"name": "model.safetensors", "size_bytes": 160,
+   "sha256": "24cf676bdf84a7ddeed0ef86034b8e189c4677ed6d47f8d7c69d8c220b5ca859"},
+  {"name": "model-rank1.safetensors", "size_bytes": 88,
+   "sha256": "0df65349b1c702a94279d03967904015807a06e845aa98049fbe053ab10aa305"},
+  {"name": "state.json", "size_bytes": 40,
+   "sha256": "b13b098d0fe6e7001d97aea80194e94a1b4562e1a52ae559b8b509790f8f56ea"}],
+ "parts": [
+  {"name": "model", "tree": "model.json",
+   "files": ["model.safetensors", "model-rank1.safetensors"],
+   "sharded": [{"name": "w", "dtype": "torch.float32", "shape": [4, 2], "shards": [
+    {"file": "model.safetensors", "key": "w", "offsets": [0, 0], "shape": [2, 2]},
+    {"file": "model-rank1.safetensors", "key": "w", "offsets": [2, 0], "shape": [2, 2]}]}]},
+  {"name": "state", "tree": "state.json", "files": [], "sharded": []}],
+ "layout": [{"name": "shard", "size": 2}],
+ "digest": "9983154fb32efe98893033600334fc6e7b9737b35697cf6be6bf1ee7efbf93aa",
+ "versions": {"torch": "2.13.0+cpu"}, "info": {"loss": 0.5}}
+""",
+    "model.json": b'{"w":{"$":["tensor","w"]},"b":{"$":["tensor","b"]},"again":null}\n',
+    "state.json": b'{"step":7,"best":{"$":["float","inf"]}}\n',
+    "model.safetensors": b"p" + bytes(7) + b'{"b":{"dtype":"I64","shape":[3],"data_offsets":[0,24]}'
+    b',"w":{"dtype":"F32","shape":[2,2],"data_offsets":[24,40]}}'
+    + struct.pack("<3q4f", 1, 2, 3, 0, 1, 2, 3),
+    "model-rank1.safetensors": b"@"
+    + bytes(7)
+    + b'{"w":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}       '
+    + struct.pack("<4f", 4, 5, 6, 7),
+}
+"""Written by two ranks, before manifests had format 2."""
 
 
 def test_going_on_takes_the_newest_that_can_be_read_and_names_the_others(saver: Saver) -> None:

@@ -110,24 +110,18 @@ def digest(state: Any) -> str:
     return digest_encoded(encode(state))
 
 
-def digest_encoded(encoded: Encoded, contents: Mapping[str, str] | None = None) -> str:
-    """Return `digest` of an encoded state; `contents` are the known digests of its tensors."""
-    if contents is None:
-        contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
+def digest_encoded(encoded: Encoded) -> str:
+    """Return `digest` of an encoded state."""
+    contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
     canonical = _text(_canonical(encoded.tree, contents))
     return blake2b(canonical.encode("ascii"), digest_size=16).hexdigest()
 
 
 def digest_tensor(tensor: Tensor) -> str:
-    hasher = hasher_of(tensor)
+    head = f"{tensor.dtype} {tuple(tensor.shape)}\n"
+    hasher = blake2b(head.encode(), digest_size=16)
     hasher.update(as_bytes(tensor))
     return hasher.hexdigest()
-
-
-def hasher_of(tensor: Tensor) -> blake2b:
-    """Return a hash object for a tensor, which is updated with its bytes."""
-    head = f"{tensor.dtype} {tuple(tensor.shape)}\n"
-    return blake2b(head.encode(), digest_size=16)
 
 
 def _canonical(tree: Any, contents: Mapping[str, str]) -> Any:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,8 @@ from torch import Tensor
 from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
 from assay.core.regular_file import read_bytes
-from assay.engine.checkpoint.codec import (
-    Encoded,
-    decode,
-    digest,
-    digest_encoded,
-    digest_tensor,
-    encode,
-)
-from assay.engine.checkpoint.tensor_file import read_tensors, sha256_of, write_tensors
+from assay.engine.checkpoint.codec import Encoded, decode, digest
+from assay.engine.checkpoint.tensor_file import read_tensors, side_by_side, write_files
 from assay.formats import manifest as manifests
 from assay.formats.manifest import (
     CheckpointPart,
@@ -37,6 +30,7 @@ from assay.formats.manifest import (
     MeshAxis,
     Shard,
     ShardedTensor,
+    digest_of_parts,
 )
 
 _WORTH_A_LINK = 1 << 20
@@ -70,9 +64,9 @@ class Contents:
         parts: Iterable[CheckpointPart],
         *,
         layout: tuple[MeshAxis, ...] = (),
-        digest: str = "",
     ) -> Manifest:
         """The manifest of a folder that holds this in these files."""
+        files, parts = tuple(files), tuple(parts)
         return Manifest(
             kind=self.kind,
             name=self.name,
@@ -82,10 +76,10 @@ class Contents:
             run=self.run,
             attempt=self.attempt,
             created_ns=time.time_ns(),
-            files=tuple(files),
-            parts=tuple(parts),
+            files=files,
+            parts=parts,
             layout=layout,
-            digest=digest,
+            digest=digest_of_parts(parts, files),
             versions={"torch": torch.__version__},
             info=dict(self.info),
         )
@@ -95,22 +89,13 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
     """Write a checkpoint into an empty folder, durably; files equal to one in `like` are shared."""
     files: list[ManifestFile] = []
     listed: list[CheckpointPart] = []
-    digests: dict[str, str] = {}
+    written = write_files(folder, {name: part.tensors for name, part in contents.parts.items()})
     for name, part in contents.parts.items():
-        files.append(write_tree(folder, name, part))
-        known: dict[str, str] = {}
-        if part.tensors:
-            file, known = write_tensors(folder / f"{name}.safetensors", separate(part.tensors))
-            files.append(file)
-        listed.append(
-            CheckpointPart(
-                name=name,
-                tree=f"{name}.json",
-                files=(f"{name}.safetensors",) if part.tensors else (),
-            )
-        )
-        digests[name] = digest_encoded(part, known)
-    return publish(folder, contents, files, listed, digests, like=like)
+        own = dict.fromkeys(written[name].values())
+        files += [write_tree(folder, name, part), *own]
+        names = tuple(file.name for file in own)
+        listed.append(CheckpointPart(name=name, tree=f"{name}.json", files=names))
+    return publish(folder, contents, files, listed, like=like)
 
 
 def write_tree(folder: Path, name: str, part: Encoded) -> ManifestFile:
@@ -123,15 +108,14 @@ def publish(
     contents: Contents,
     files: list[ManifestFile],
     parts: list[CheckpointPart],
-    digests: Mapping[str, str],
     *,
     like: Iterable[Path] = (),
     layout: tuple[MeshAxis, ...] = (),
 ) -> Manifest:
-    """Write the manifest of what lies in a folder by now. `digests` are those of the parts."""
+    """Write the manifest of what lies in a folder by now."""
     for other in like:
         _share(folder, files, other)
-    manifest = contents.manifest(files, parts, layout=layout, digest=digest_of_parts(digests))
+    manifest = contents.manifest(files, parts, layout=layout)
     manifests.write(folder, manifest)
     sync_folder(folder)
     return manifest
@@ -142,51 +126,25 @@ def load(
 ) -> dict[str, Any]:
     """Return the parts of the checkpoint in a folder, by name: all, or those asked for.
 
-    `verify` compares every file with its digest first, and all that was read with the digest of the
-    whole.
+    `verify` compares each file with its digest as it is read, and the list of them with its own.
     Raises CheckpointError naming the damaged file, or the parts that there are.
     """
     manifest = manifests.read(folder)
     why = manifests.missing_files(folder, manifest.files)
+    if verify and not why and not manifest.is_as_digested:
+        why = "its parts are not those that were written"
     if why:
         raise _damage(why, folder)
     wanted = [part for part in manifest.parts if parts is None or part.name in parts]
     for name in parts or ():
         manifest.part(name)
-    used = {name for part in wanted for name in (part.tree, *part.files)}
-    if verify:
-        for file in manifest.files:
-            if file.name in used and _sha256_of(folder / file.name) != file.sha256:
-                raise _damage(f"{file.name} is not what was written", folder)
-    loaded = {part.name: _load_part(folder, part) for part in wanted}
-    if (
-        verify
-        and parts is None
-        and manifest.digest not in ("", _digest_as_written(loaded, manifest))
-    ):
-        raise _damage("its parts are not those that were written", folder)
-    return loaded
-
-
-def digest_of(parts: Mapping[str, Any]) -> str:
-    """Return the digest of a whole state, as the manifest of a single process has it."""
-    return digest_of_parts({name: digest_encoded(encode(state)) for name, state in parts.items()})
-
-
-def _digest_as_written(parts: Mapping[str, Any], manifest: Manifest) -> str:
-    """Return the digest of a state whose tensors were written in pieces."""
-    digests = {}
-    for name, state in parts.items():
-        encoded = encode(state)
-        sharded = {tensor.name: tensor for tensor in manifest.part(name).sharded}
-        contents = {
-            key: digest_of_pieces(pieces_of(tensor, sharded[key]))
-            if key in sharded
-            else digest_tensor(tensor)
-            for key, tensor in encoded.tensors.items()
-        }
-        digests[name] = digest_encoded(encoded, contents)
-    return digest_of_parts(digests)
+    digests = {file.name: file.sha256 for file in manifest.files} if verify else {}
+    trees = {part.name: _read_tree(folder, part, digests) for part in wanted}
+    names = [name for part in wanted for name in part.files]
+    read = dict(
+        side_by_side(lambda name: (name, _read_file(folder, name, digests.get(name))), names)
+    )
+    return {part.name: _decode_part(part, trees[part.name], read) for part in wanted}
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -213,20 +171,18 @@ def delete(folder: Path) -> None:
 def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:
     """Replace large files by hard links to equal files of another checkpoint."""
     try:
-        theirs = {file.name: file for file in manifests.read(other).files}
+        listed = manifests.read(other)
     except CheckpointError:
         return
+    theirs = {file.name: file for file in listed.files}
     for file in files:
         if file.size_bytes < _WORTH_A_LINK or theirs.get(file.name) != file:
             continue
         own = folder / file.name
         shared = folder / f"{file.name}.tmp"
         try:
-            if (
-                os.path.samefile(own, other / file.name)
-                or sha256_of(other / file.name) != file.sha256
-            ):
-                continue  # damage is not passed on
+            if os.stat(other / file.name).st_mtime_ns > listed.created_ns:
+                continue  # it was written to since: damage is not passed on
             os.link(other / file.name, shared)
             os.replace(shared, own)
         except OSError:
@@ -234,19 +190,36 @@ def _share(folder: Path, files: Iterable[ManifestFile], other: Path) -> None:
             continue
 
 
-def _load_part(folder: Path, part: CheckpointPart) -> Any:
+def _read_tree(folder: Path, part: CheckpointPart, digests: Mapping[str, str]) -> Any:
     try:
-        tree = json.loads(read_bytes(folder / part.tree, _MOST_TREE_BYTES))
-        read = {name: read_tensors(folder / name) for name in part.files}
-        in_pieces = {tensor.name: assemble_pieces(tensor, read) for tensor in part.sharded}
-        tensors = {
-            name: tensor for each in read.values() for name, tensor in each.items()
-        } | in_pieces
+        data = read_bytes(folder / part.tree, _MOST_TREE_BYTES)
+        if digests and sha256(data).hexdigest() != digests[part.tree]:
+            raise _damage(f"{part.tree} is not what was written", folder)
+        return json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(
-            f"Part {part.name} cannot be read: {error}.", where=str(folder)
-        ) from error
-    return decode(tree, tensors)
+        raise CheckpointError(f"{part.tree} cannot be read: {error}.", where=str(folder)) from error
+
+
+def _read_file(folder: Path, name: str, digest: str | None) -> dict[str, Tensor]:
+    """Return the tensors of a file; CheckpointError if its bytes do not have the digest."""
+    hasher = sha256()
+    try:
+        tensors = read_tensors(folder / name, hasher.update if digest is not None else None)
+    except CheckpointError as error:
+        if digest is None or not isinstance(error.__cause__, ValueError):
+            raise
+        raise _damage(f"{name} is not what was written", folder) from error
+    if digest not in (None, hasher.hexdigest()):
+        raise _damage(f"{name} is not what was written", folder)
+    return tensors
+
+
+def _decode_part(part: CheckpointPart, tree: Any, read: dict[str, dict[str, Tensor]]) -> Any:
+    """Return the state of a part whose files were read, and drop what is needed no more."""
+    own = {name: read.pop(name) for name in part.files}
+    in_pieces = {tensor.name: assemble_pieces(tensor, own) for tensor in part.sharded}
+    tensors = {name: tensor for each in own.values() for name, tensor in each.items()}
+    return decode(tree, tensors | in_pieces)
 
 
 def _damage(what: str, folder: Path) -> CheckpointError:
@@ -254,25 +227,8 @@ def _damage(what: str, folder: Path) -> CheckpointError:
     return CheckpointError(f"The checkpoint is damaged: {what}.", where=str(folder), fix=fix)
 
 
-def digest_of_parts(digest_by_part: Mapping[str, str]) -> str:
-    """Return the digest of a whole state from those of its parts."""
-    hasher = sha256()
-    for name, own in sorted(digest_by_part.items()):
-        hasher.update(f"{name} {own}\n".encode())
-    return hasher.hexdigest()
-
-
 def _json(tree: Any) -> bytes:
     return (json.dumps(tree, separators=(",", ":"), allow_nan=False) + "\n").encode("ascii")
-
-
-def _sha256_of(path: Path) -> str:
-    try:
-        return sha256_of(path)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path.name} cannot be read: {error}.", where=str(path.parent)
-        ) from error
 
 
 def _write_file(folder: Path, name: str, data: bytes) -> ManifestFile:
@@ -281,10 +237,6 @@ def _write_file(folder: Path, name: str, data: bytes) -> ManifestFile:
         file.flush()
         os.fsync(file.fileno())
     return ManifestFile(name=name, size_bytes=len(data), sha256=sha256(data).hexdigest())
-
-
-Piece = tuple[tuple[int, ...], str]
-"""Start of a piece, and the digest of its bytes."""
 
 
 def assemble_pieces(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
@@ -309,21 +261,6 @@ def assemble_pieces(tensor: ShardedTensor, read: Mapping[str, Mapping[str, Tenso
     for shard in tensor.shards:
         whole[_where(shard)] = pieces[shard.file, shard.key]
     return whole
-
-
-def pieces_of(whole: Tensor, tensor: ShardedTensor) -> list[Piece]:
-    """Return the parts of a whole tensor at the places of its pieces."""
-    return [
-        (shard.offsets, digest_tensor(whole[_where(shard)].contiguous())) for shard in tensor.shards
-    ]
-
-
-def digest_of_pieces(pieces: Iterable[Piece]) -> str:
-    """Return the digest of a tensor from those of its pieces."""
-    hasher = blake2b(digest_size=16)
-    for offsets, own in sorted(pieces):
-        hasher.update(f"{offsets} {own}\n".encode())
-    return hasher.hexdigest()
 
 
 def _where(shard: Shard) -> tuple[slice, ...]:

@@ -1,78 +1,180 @@
-"""One safetensors file, hashed while it is written: no second copy, and other threads run."""
+"""Files of tensors: each hashed once, as it is written or read, and several side by side."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from assay.core.directory import create_file
-from assay.core.errors import AssayError, CheckpointError
+from assay.core.errors import AssayError, CheckpointError, RecordError
 from assay.core.regular_file import open_regular
-from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes, hasher_of
+from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes
+from assay.formats.json_codec import from_plain, parse_json
 from assay.formats.manifest import ManifestFile
 
-_CHUNK = 1 << 20
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_FILE_BYTES = 64 << 20
+"""A part of more than this is divided into several files."""
+
+_MOST_FILES = 8
+_MOST_THREADS = 4
+_BUFFER_BYTES = 1 << 20
+_MOST_HEADER_BYTES = 100_000_000
 _MOST_DIMENSIONS = 64
 """Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
 
 _MOST_REASON = 200
 
+_READ_DTYPES: Mapping[str, torch.dtype] = {
+    **{name: dtype for dtype, name in FILE_DTYPES.items()},
+    "C64": torch.complex64,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+}
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[ManifestFile, dict[str, str]]:
-    """Write contiguous CPU tensors to a new file, sync it, and return the digest of each by name.
 
-    Equal tensors give equal bytes, whatever their order.
+def write_files(
+    folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, dict[str, ManifestFile]]:
+    """Write contiguous CPU tensors of several parts, durably; return the file of each by its name.
+
+    A part has one file, `<part>.safetensors`, or if it is large up to 8 of about one size,
+    `<part>-1-of-8.safetensors` and so on. Raises OSError.
     """
-    # Wide numbers first, as safetensors itself lays them out: each is aligned.
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    placed: dict[str, dict[str, ManifestFile]] = {part: {} for part in tensors}
+    jobs: list[tuple[str, str, dict[str, Tensor]]] = []
+    for part, own in tensors.items():
+        groups = _divide(own)
+        for number, group in enumerate(groups, 1):
+            ending = f"-{number}-of-{len(groups)}" if len(groups) > 1 else ""
+            jobs.append((part, f"{part}{ending}.safetensors", group))
+    files = side_by_side(lambda job: write_tensors(folder / job[1], job[2]), jobs)
+    for (part, _, group), file in zip(jobs, files, strict=True):
+        placed[part] |= dict.fromkeys(group, file)
+    return placed
+
+
+def _divide(tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Return the tensors in groups for a file each, in the order of their files."""
+    ordered = _in_order(tensors)
+    size_bytes = sum(tensor.nbytes for _, tensor in ordered)
+    num_files = min(_MOST_FILES, 1 + size_bytes // _FILE_BYTES)
+    groups: list[dict[str, Tensor]] = [{} for _ in range(num_files)]
+    middle = 0.0
+    for name, tensor in ordered:
+        middle += tensor.nbytes / 2
+        groups[min(num_files - 1, int(middle / max(1, size_bytes) * num_files))][name] = tensor
+        middle += tensor.nbytes / 2
+    return [group for group in groups if group]
+
+
+def _in_order(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """Return the tensors as they lie in files: wide numbers first, so that each is aligned."""
+    return sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> ManifestFile:
+    """Write contiguous CPU tensors to one new file and sync it; equal tensors give equal bytes."""
+    ordered = _in_order(tensors)
     header = {}
     offset = 0
     for name, tensor in ordered:
-        end = offset + tensor.numel() * tensor.element_size()
+        end = offset + tensor.nbytes
         kind = FILE_DTYPES[tensor.dtype]
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode("ascii")
     text += b" " * (-len(text) % 8)
-    whole = sha256()
-    digests = {}
+    head = len(text).to_bytes(8, "little") + text
+    buffers: list[bytes | memoryview] = [head, *(as_bytes(tensor) for _, tensor in ordered)]
+    hasher = sha256()
     with os.fdopen(create_file(path), "wb") as file:
-        head = len(text).to_bytes(8, "little") + text
-        file.write(head)
-        whole.update(head)
-        for name, tensor in ordered:
-            own = hasher_of(tensor)
-            data = as_bytes(tensor)
-            # Whole, not in pieces that fit a cache: after each call the training is asked for the
-            # interpreter's lock.
-            own.update(data)
-            whole.update(data)
+        # Each tensor whole, not in pieces that fit a cache: after each call the training is asked
+        # for the interpreter's lock.
+        for data in buffers:
+            hasher.update(data)
             file.write(data)
-            digests[name] = own.hexdigest()
         file.flush()
         os.fsync(file.fileno())
     size_bytes = len(head) + offset
-    written = ManifestFile(name=path.name, size_bytes=size_bytes, sha256=whole.hexdigest())
-    return written, digests
+    return ManifestFile(name=path.name, size_bytes=size_bytes, sha256=hasher.hexdigest())
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file in memory of their own; CheckpointError names a bad file."""
-    with report_unreadable(path), safe_open(path, framework="pt") as file:
-        names = file.keys()
-        if any(len(file.get_slice(name).get_shape()) > _MOST_DIMENSIONS for name in names):
-            raise ValueError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
-        # Copied out of the mapped file: sums over memory that is not aligned differ in their last
-        # bits.
-        return {name: file.get_tensor(name).clone() for name in names}
+@dataclass(frozen=True, slots=True)
+class _HeaderEntry:
+    """Kind and place of one tensor, in the header of its file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, ...]
+
+
+def read_tensors(
+    path: Path, update: Callable[[bytes | memoryview], object] | None = None
+) -> dict[str, Tensor]:
+    """Return the tensors of a file in memory of their own; CheckpointError names a bad file.
+
+    `update` is called with all bytes of the file, in order. What is no file of tensors has a
+    ValueError as the cause of its error.
+    """
+    with report_unreadable(path), open(path, "rb", buffering=_BUFFER_BYTES) as file:
+        return _read_tensors(file, update or (lambda data: None))
+
+
+def _read_tensors(
+    file: BinaryIO, update: Callable[[bytes | memoryview], object]
+) -> dict[str, Tensor]:
+    left = os.fstat(file.fileno()).st_size - 8
+    head = file.read(8)
+    header_bytes = int.from_bytes(head, "little")
+    if header_bytes > min(left, _MOST_HEADER_BYTES):
+        raise ValueError("it is no safetensors file: its header does not fit into it")
+    text = file.read(header_bytes)
+    update(head + text)
+    header = parse_json(text)
+    if not isinstance(header, dict) or not isinstance(header.pop("__metadata__", {}), dict):
+        raise ValueError("its header is no table")
+    try:
+        entries = [
+            (name, from_plain(_HeaderEntry, entry, where=name)) for name, entry in header.items()
+        ]
+    except RecordError as error:
+        raise ValueError(error.what) from error
+    tensors = {}
+    at = 0
+    for name, entry in sorted(entries, key=lambda item: item[1].data_offsets):
+        dtype = _READ_DTYPES.get(entry.dtype)
+        if dtype is None:
+            raise ValueError(f"{name} is of {entry.dtype}, which has no dtype here")
+        if len(entry.shape) > _MOST_DIMENSIONS or min(entry.shape, default=0) < 0:
+            raise ValueError(f"{name} has no shape of at most {_MOST_DIMENSIONS} dimensions")
+        end = at + math.prod(entry.shape) * dtype.itemsize
+        if entry.data_offsets != (at, end) or end > left - header_bytes:
+            raise ValueError(f"{name} does not lie where its header says")
+        # Not a view of the file: sums over memory that is not aligned differ in their last bits.
+        tensors[name] = torch.empty(entry.shape, dtype=dtype, device="cpu")
+        data = as_bytes(tensors[name])
+        if data and file.readinto(data) != end - at:  # type: ignore[attr-defined]
+            raise ValueError(f"it ends within {name}")
+        update(data)
+        at = end
+    if at != left - header_bytes:
+        raise ValueError("it is longer than its header says")
+    return tensors
 
 
 @contextmanager
@@ -90,13 +192,41 @@ def report_unreadable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file in hex."""
-    hasher = sha256()
-    with open(open_regular(path, follow=True), "rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-    return hasher.hexdigest()
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """Return what `work` makes of each item, in a few threads of which this is one.
+
+    The first error is raised when all have stopped.
+    """
+    waiting = deque(enumerate(items))
+    results: dict[int, Result] = {}
+    errors: list[BaseException] = []
+
+    def do() -> None:
+        while not errors:
+            try:
+                index, item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                results[index] = work(item)
+            except BaseException as error:
+                errors.append(error)
+
+    others: list[threading.Thread] = []
+    try:
+        while len(others) + 1 < min(_MOST_THREADS, os.cpu_count() or 1, len(items)):
+            others.append(threading.Thread(target=do, name="assay-files"))
+            others[-1].start()
+    except RuntimeError:  # there may be no more of them
+        others.pop()
+    except BaseException as error:  # Ctrl-C while it waited for one, which begins all the same
+        errors.append(error)
+    do()
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in range(len(items))]
 
 
 class Staging:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from assay.core.errors import AssayError, CheckpointError
-from assay.engine.checkpoint.codec import digest_encoded
-from assay.engine.checkpoint.folder import Contents, digest_of_pieces, publish, write_tree
-from assay.engine.checkpoint.tensor_file import write_tensors
+from assay.engine.checkpoint.folder import Contents, publish, write_tree
+from assay.engine.checkpoint.tensor_file import write_files
+from assay.formats.json_codec import from_plain, to_plain
 from assay.formats.manifest import (
     CheckpointPart,
     Manifest,
@@ -63,28 +65,22 @@ def offer(contents: Contents) -> dict[str, dict[str, Any]]:
 def write_own(
     folder: Path, contents: Contents, offers: Sequence[Offer], rank: int
 ) -> dict[str, Any]:
-    """Write the pieces that no lower rank holds; return their digests. Raises OSError."""
+    """Write the pieces that no lower rank holds; return the file of each. Raises OSError."""
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder} is not there on the machine of rank {rank}: checkpoints want a file system "
             "that all share."
         )
-    written: dict[str, Any] = {}
+    mine: dict[str, dict[str, Tensor]] = {}
     for name, part in contents.parts.items():
-        mine = {
-            key
+        mine[name] = {
+            key: part.tensors[key]
             for key, found in offers[rank].get(name, {}).items()
             if _owner(offers, name, key, found[0]) == rank
         }
-        if mine:
-            tensors = {key: part.tensors[key].detach().cpu().contiguous() for key in mine}
-            file, digests = write_tensors(folder / _file(name, rank), tensors)
-            written[name] = {
-                "size_bytes": file.size_bytes,
-                "sha256": file.sha256,
-                "digests": digests,
-            }
-    return written
+    ending = f"-rank{rank}" if rank else ""
+    files = write_files(folder, {f"{name}{ending}": tensors for name, tensors in mine.items()})
+    return {name: to_plain(files[f"{name}{ending}"]) for name in mine}
 
 
 def write_parts(
@@ -109,55 +105,46 @@ def publish_together(
     """Write the manifest of what all of them have written into `folder`."""
     files: list[ManifestFile] = []
     parts: list[CheckpointPart] = []
-    digests: dict[str, str] = {}
     for name, part in contents.parts.items():
-        files.append(write_tree(folder, name, part))
-        own = []
-        for rank, each in enumerate(written):
-            if name in each:
-                own.append(_file(name, rank))
-                files.append(
-                    ManifestFile(
-                        name=own[-1],
-                        size_bytes=each[name]["size_bytes"],
-                        sha256=each[name]["sha256"],
-                    )
-                )
-        sharded, known = _pieces(name, offers, written)
-        parts.append(
-            CheckpointPart(name=name, tree=f"{name}.json", files=tuple(own), sharded=tuple(sharded))
+        own = dict.fromkeys(
+            from_plain(ManifestFile, file)
+            for each in written
+            for file in each.get(name, {}).values()
         )
-        digests[name] = digest_encoded(part, known)
-    return publish(folder, contents, files, parts, digests, like=like, layout=axes)
+        files += [write_tree(folder, name, part), *own]
+        parts.append(
+            CheckpointPart(
+                name=name,
+                tree=f"{name}.json",
+                files=tuple(file.name for file in own),
+                sharded=_sharded_tensors(name, offers, written),
+            )
+        )
+    return publish(folder, contents, files, parts, like=like, layout=axes)
 
 
-def _pieces(
+def _sharded_tensors(
     name: str, offers: Sequence[Offer], written: Sequence[Mapping[str, Any]]
-) -> tuple[list[ShardedTensor], dict[str, str]]:
-    """Return the sharded tensors of a part, and the digest of each of its tensors."""
+) -> tuple[ShardedTensor, ...]:
+    """Return the tensors of a part of which each process has written a piece."""
     sharded: list[ShardedTensor] = []
-    known: dict[str, str] = {}
     keys = [key for each in offers for key in each.get(name, {})]
     for key in dict.fromkeys(keys):
         shards: list[Shard] = []
-        found: list[tuple[tuple[int, ...], str]] = []
         about = None
         for rank, each in enumerate(written):
-            if key not in each.get(name, {}).get("digests", {}):
+            if key not in each.get(name, {}):
                 continue
+            file = each[name][key]["name"]
             about = offers[rank][name][key]
-            offsets = tuple(about[0])
-            shape = tuple(about[1])
-            shards.append(Shard(file=_file(name, rank), key=key, offsets=offsets, shape=shape))
-            found.append((offsets, each[name]["digests"][key]))
+            shards.append(Shard(file=file, key=key, offsets=tuple(about[0]), shape=tuple(about[1])))
         assert about is not None
-        if about[1] == about[2]:
-            known[key] = found[0][1]
-            continue
-        known[key] = digest_of_pieces(found)
-        whole = tuple(about[2])
-        sharded.append(ShardedTensor(name=key, dtype=about[3], shape=whole, shards=tuple(shards)))
-    return sharded, known
+        if about[1] != about[2]:
+            whole = tuple(about[2])
+            sharded.append(
+                ShardedTensor(name=key, dtype=about[3], shape=whole, shards=tuple(shards))
+            )
+    return tuple(sharded)
 
 
 def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int]) -> int:
@@ -168,10 +155,6 @@ def _owner(offers: Sequence[Offer], part: str, key: str, offsets: Sequence[int])
         if key in each.get(part, {}) and each[part][key][0] == offsets
     )
     return next(holds)
-
-
-def _file(part: str, rank: int) -> str:
-    return f"{part}-rank{rank}.safetensors" if rank else f"{part}.safetensors"
 
 
 def outcome_of(do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
