@@ -1,6 +1,6 @@
-"""The search of the documentation: the words of a newcomer lead to the right page.
+"""The documentation is built without a word, and its search leads a newcomer to the right page.
 
-The documentation is built, and Sphinx's own search script runs on its index under node.
+Sphinx's own search script runs on the index of that build under node.
 """
 
 from __future__ import annotations
@@ -102,14 +102,30 @@ FIRST_PAGES = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the documentation as `./dev check` does."""
+def build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Build the documentation; return its folder, and what Sphinx says of it."""
     built = tmp_path_factory.mktemp("site")
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(ROOT / "docs"), str(built)],
-        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
-    return built
+    return built, f"it ended with {done.returncode}" if done.returncode else done.stdout
+
+
+@pytest.fixture
+def site(build: tuple[Path, str]) -> Path:
+    return build[0]
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_the_documentation_is_built_without_a_warning(build: tuple[Path, str]) -> None:
+    assert build[1] == ""
 
 
 def search(site: Path, queries: list[str]) -> list[list[str]]:
