@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from sybil.example import Example
 from trove_classifiers import classifiers
 
 from test_docs import DOCS, PYTHON, ROOT, consoles_of, files_of
+from warm_python import Run, forked, run
 
 pytestmark = pytest.mark.thorough
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -60,26 +62,18 @@ class Bare:
         subprocess.run([*pip, "check"], check=True)
 
     def __call__(
-        self,
-        arguments: Sequence[str],
-        *,
-        folder: Path,
-        variables: Mapping[str, str] | None = None,
-        joined: bool = False,
+        self, arguments: Sequence[str], *, folder: Path, joined: bool = False
     ) -> subprocess.CompletedProcess[str]:
-        """Run its Python without the source tree on the path."""
-        kept = {name: value for name, value in (variables or {}).items() if name != "PYTHONPATH"}
-        return subprocess.run(
-            [str(self.python), *arguments],
-            cwd=folder,
-            env=kept or None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if joined else subprocess.PIPE,
-            encoding="utf-8",
-            timeout=300,
-            check=False,
+        """Run its Python from nothing."""
+        given = without_sources(os.environ)
+        return run(
+            arguments, folder=folder, variables=given, joined=joined, python=str(self.python)
         )
+
+
+def without_sources(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without the source tree on the path of Python."""
+    return {name: value for name, value in variables.items() if name != "PYTHONPATH"}
 
 
 def closure(names: Iterable[str]) -> Iterator[Distribution]:
@@ -194,16 +188,25 @@ def test_an_extra_that_is_missing_is_named_with_the_command_that_installs_it(
     assert "Traceback" not in said.stdout
 
 
+@pytest.fixture(scope="module")
+def forked_bare(bare: Bare) -> Iterator[Run]:
+    """Runs the bare environment's Python, with the modules of the wheel loaded."""
+    with forked(without_sources(os.environ), str(bare.python)) as run:
+        yield lambda *given, variables, **others: run(
+            *given, variables=without_sources(variables), **others
+        )
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TOUR)
 def test_the_tour_works_with_the_wheel(
-    bare: Bare, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked_bare: Run, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and commands in their order, then the Python blocks as one script."""
     monkeypatch.chdir(tmp_path)
     page = DOCS / "tour" / f"{name}.md"
     document = Sybil(parsers=[files_of, consoles_of]).parse(page)
-    document.namespace[PYTHON] = bare
+    document.namespace[PYTHON] = forked_bare
     code = "".join(found["text"] for found in CODE.finditer(document.text))
 
     shown: list[Example] = list(document.examples())
@@ -211,7 +214,9 @@ def test_the_tour_works_with_the_wheel(
         example.evaluate()
     if code:
         (tmp_path / "blocks_of_the_page.py").write_text(code, encoding="utf-8")
-        done = bare(["blocks_of_the_page.py"], folder=tmp_path, joined=True)
+        done = forked_bare(
+            ["blocks_of_the_page.py"], folder=tmp_path, variables=os.environ, joined=True
+        )
         assert done.returncode == 0, done.stdout
 
     assert shown or code

@@ -29,6 +29,7 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,12 @@ class WarmPython:
     ever.
     """
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(self, variables: Mapping[str, str], python: str = sys.executable) -> None:
+        self.python = python
         self.channel, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [python, __file__, str(theirs.fileno())],
                 env=variables,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -110,7 +112,7 @@ class WarmPython:
                 os.close(read)
         code = os.waitstatus_to_exitcode(int(self.answers.readline()))
         return subprocess.CompletedProcess(
-            [sys.executable, *arguments], code, said[0], "" if joined else said[1]
+            [self.python, *arguments], code, said[0], "" if joined else said[1]
         )
 
     def close(self) -> None:
@@ -138,11 +140,16 @@ def all_of(reads: Sequence[int], until: float) -> list[str]:
 
 
 def run(
-    arguments: Sequence[str], *, folder: Path, variables: Mapping[str, str], joined: bool = False
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    variables: Mapping[str, str],
+    joined: bool = False,
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     """The same by an interpreter that starts from nothing."""
     return subprocess.run(
-        [sys.executable, *arguments],
+        [python, *arguments],
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,
@@ -158,7 +165,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @contextlib.contextmanager
-def forked(variables: Mapping[str, str]) -> Iterator[Run]:
+def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterator[Run]:
     """Yield a `run` that forks from warm Pythons on Linux; elsewhere the plain `run`.
 
     On macOS a process that has imported much cannot be forked. Commands are forked from two in
@@ -166,18 +173,18 @@ def forked(variables: Mapping[str, str]) -> Iterator[Run]:
     time.
     """
     if sys.platform != "linux":
-        yield run
+        yield partial(run, python=python)
         return
     pythons: dict[int, WarmPython] = {}
     turns, locks = itertools.cycle(range(AT_ONCE)), [threading.Lock() for _ in range(AT_ONCE)]
 
     def run_warm(arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any) -> Any:
         if not can_be_forked(arguments, variables, like):
-            return run(arguments, variables=variables, **others)
+            return run(arguments, variables=variables, python=python, **others)
         turn = next(turns)
         with locks[turn]:
             if turn not in pythons:
-                pythons[turn] = last.enter_context(contextlib.closing(WarmPython(like)))
+                pythons[turn] = last.enter_context(contextlib.closing(WarmPython(like, python)))
             return pythons[turn].run(arguments, variables=variables, **others)
 
     like = dict(variables)
