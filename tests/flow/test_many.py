@@ -162,7 +162,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
     (toy / "many.toml").write_text(text)
 
-    ran = assay("run", "many.toml")
+    ran = assay("run", "many.toml", "--no-isolate")
 
     assert ran.returncode == 1
     files = [run_file.read(run) for run in runs(toy)]
@@ -208,7 +208,7 @@ def test_a_sweep_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     short(toy, f'[sweep]\n"model.width" = {list(widths)}\n')
     (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "blows.Net"))
 
-    code, shown = shown_on_terminal(toy, "run", "many.toml")
+    code, shown = shown_on_terminal(toy, "run", "many.toml", "--no-isolate")
 
     assert code == 1
     files = [run_file.read(run) for run in runs(toy)]
@@ -252,7 +252,7 @@ def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval
     short(toy, '[sweep]\n"model.width" = [8, 24]\n')
     (toy / "many.toml").write_text((toy / "many.toml").read_text().replace("net.Net", "picky.Net"))
 
-    ran = assay("run", "many.toml", "--seeds", "3")
+    ran = assay("run", "many.toml", "--seeds", "3", "--no-isolate")
 
     assert ran.returncode == 1
     configs = [plain(load(run / "config.toml").root) for run in runs(toy)]
