@@ -1,7 +1,7 @@
 """Rows of `rows.toml` and the tests that prove them: `python tests/rows.py [ID ...]`.
 
-A test names its rows by the mark `row`, and fails where the mark is wrong. A run of all tests leaves
-the outcomes in pytest's cache. A row is proven once every test with its mark has passed there; a
+A test names its rows by the mark `row`, and fails where the mark is wrong. A run of all tests, or of
+all with that mark (`./dev test -m row`), leaves the outcomes in pytest's cache. A row is proven once every test with its mark has passed there; a
 test that was skipped proves nothing.
 """
 
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     option, kept = config.option, getattr(config, "cache", None)
     every = config.args_source is config.ArgsSource.TESTPATHS and not option.keyword
     partly = option.collectonly or getattr(option, "lf", False) or hasattr(config, "workerinput")
-    if kept and every and not partly and option.markexpr in ("", "not thorough", "thorough"):
+    if kept and every and not partly and option.markexpr in ("", "not thorough", "thorough", "row"):
         before = kept.get(KEY, {}) if option.markexpr == "thorough" else {}
         config.pluginmanager.register(Keeper(config, before))
 
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str], cached: Path = CACHED) -> int:
         print(f"error: no row {', '.join(unknown)} in {TABLE.name}", file=sys.stderr)
         return 2
     if not outcomes:
-        print("No full run of the tests yet, so nothing counts: ./dev test, or ./dev check")
+        print("No full run of the tests yet, so nothing counts: ./dev test -m row")
     chosen = [line for id in arguments for line in describe(id, outcomes)]
     print("\n".join(chosen or count(read_table(), outcomes)))
     return 0

@@ -105,6 +105,7 @@ def test_a_row_is_proven_once_every_test_of_it_has_passed_in_full_runs(
 
     assert proven("-m", "not thorough") == {"A01"}
     assert proven("-m", "thorough") == {"A01", "A04"}
+    assert proven("-m", "row") == {"A01", "A04"}
     assert proven("-k", "later") == {"A01", "A04"}  # not a full run
     capsys.readouterr()
     assert rows.main(["A02"], cached) == 0

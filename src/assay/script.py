@@ -25,6 +25,7 @@ from assay.record.start import (
     finish_before,
     finish_with_cells,
     finish_with_python,
+    has_open_run,
     is_off,
 )
 from assay.store import authorship
@@ -121,6 +122,11 @@ def under_way(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         _under_way.pop()
+
+
+def is_recording() -> bool:
+    """Return whether a run is being recorded in this process, of a script or of a config."""
+    return bool(_under_way) or has_open_run()
 
 
 def _text(name: str, value: Any) -> str:

@@ -19,6 +19,7 @@ Assay = Callable[..., Any]
 READING = {
     "archive": [["RUN"]],
     "check": [["RUN"], [HALF]],
+    "convert": [[HALF]],
     "compare": [["RUN", "OTHER", "-m", HALF], [f"tag ~ '{HALF}'", f"tag = '{HALF}'", "-m", "loss"]],
     "config": [["ls"], ["explain", "lr", "RUN"]],
     "diff": [["RUN", "OTHER"], ["RUN", "OTHER", "--json"]],

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from assay.cli.main import main
+from assay.config import load
 from assay.config.older_systems.pasted import missing_names, supply
 from assay.query.run import RunView
 from assay.store.layout import open_project, run_folders
@@ -50,6 +52,11 @@ test_data_x, test_data_y = torch.rand(20, 1, 28, 28), torch.randint(10, (20,))
 batch = (torch.rand(4, 1, 28, 28), torch.randint(10, (4,)))
 train_loader = [batch] * 50
 """
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return tmp_path
 
 
 @pytest.fixture
@@ -405,3 +412,93 @@ def test_names_that_the_text_leaves_out_are_those_of_scikit_learn_and_torchvisio
     )
     assert grid.shape == (3, 10, 10)  # two rows of two images with two pixels between
     assert torch.equal(grid[0, 2:4, 6:8], images[1, 0]) and grid[0, 6:8, 2:4].sum() == 38
+
+
+PLAIN = """
+import argparse
+import configparser
+import json
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+opt = parser.parse_args()
+ini = configparser.ConfigParser()
+ini.read("train.ini")
+with open("config.json") as file:
+    cfg = json.load(file)
+torch.save({"words": [1, 2]}, "features.pt")
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=opt.lr)
+for epoch in range(cfg["epochs"]):
+    loss = model(torch.ones(4, 2)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print("epoch", epoch)
+    torch.save({"epoch": epoch, "state_dict": model.state_dict()}, "last.pth.tar")
+"""
+
+
+def test_a_loop_without_any_writer_leaves_its_config_its_output_and_its_checkpoints(
+    python: Run, project: Path
+) -> None:
+    (project / "train.py").write_text(PLAIN, encoding="utf-8")
+    (project / "config.json").write_text('{"epochs": 2}', encoding="utf-8")
+    (project / "train.ini").write_text("[net]\nhidden = 3\n", encoding="utf-8")
+
+    python("-m", "assay.compat", "train.py", "--lr", "0.2")
+
+    (folder,) = run_folders(open_project(project))
+    view = RunView(folder)
+    assert (view.tag, view.status) == ("train", "finished")
+    assert load(folder.config_toml).root.items.keys() == {"lr", "epochs", "net"}
+    assert {each.name for each in view.artifacts} == {"saved/last.pth.tar"}
+    assert "epoch 1" in (folder.path / "output.txt").read_text(encoding="utf-8")
+
+
+def test_arguments_about_event_files_are_taken_and_an_unknown_method_is_one_error(
+    python: Run, project: Path
+) -> None:
+    (project / "write.py").write_text(
+        "import torch\n"
+        "from tensorboardX import SummaryWriter\n"
+        "writer = SummaryWriter(logdir='log', flush_secs=30)\n"
+        "writer.add_scalar('loss', 0.5, 1, walltime=1.0)\n"
+        "writer.add_image('x', torch.rand(8, 8, 3), 1, dataformats='HWC')\n"
+        "writer.add_hparams({'lr': 0.1}, {'acc': 0.75})\n"
+        "try:\n    writer.add_mesh('m')\nexcept AttributeError as error:\n    print(error)\n",
+        encoding="utf-8",
+    )
+
+    said = python("-m", "assay.compat", "write.py").stdout
+
+    (folder,) = run_folders(open_project(project))
+    assert {"loss", "acc"} <= read_series(folder.metrics).keys()
+    assert "`SummaryWriter.add_mesh` has nothing here that stands for it." in said
+
+
+def test_weights_that_are_saved_without_a_step_begin_a_record_and_features_do_not(
+    python: Run, project: Path
+) -> None:
+    text = "import sys, torch\ntorch.save({'a': torch.ones(2)} if sys.argv[1:] else [1], 'a.pt')\n"
+    (project / "save.py").write_text(text, encoding="utf-8")
+
+    python("-m", "assay.compat", "save.py")
+    assert not (project / ".assay").exists()
+    python("-m", "assay.compat", "save.py", "weights")
+
+    (folder,) = run_folders(open_project(project))
+    assert [each.name for each in RunView(folder).artifacts] == ["saved/a.pt"]
+
+
+def test_a_script_is_no_config_to_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    (project / "train.py").write_text(PLAIN, encoding="utf-8")
+
+    assert main(["run", "train.py"]) == 2
+    assert "fix: python -m assay.compat train.py records what it trains" in capsys.readouterr().err

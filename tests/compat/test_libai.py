@@ -147,6 +147,8 @@ OVERRIDES = {
     "dataloader.train.num_workers=0": ("data.train.workers", 0),
     "dataloader.train.dataset.0.path=data/": ("data.train.source.path", "data/"),
     "dataloader.test.0.num_workers=2": ("data.test.workers", 2),
+    "dataloader.test[0].num_workers=1": ("data.test.workers", 1),
+    "dataloader.train.dataset[0].path=data/": ("data.train.source.path", "data/"),
     "train.train_micro_batch_size=16": ("data.train.batch_size", 16),
     "train.test_micro_batch_size=16": ("data.test.batch_size", 16),
     "train.num_accumulation_steps=4": ("train.accumulate", 4),
@@ -177,6 +179,15 @@ OVERRIDES = {
 
 
 @pytest.mark.row("E59")
+def test_a_test_set_that_is_not_there_is_refused(project: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`dataloader.test` has no item `1`"):
+        load(
+            project / "configs" / "config.py",
+            ["dataloader.test[1].num_workers=1"],
+            user_dir=project,
+        )
+
+
 @pytest.mark.parametrize(("setting", "meant"), OVERRIDES.items())
 def test_an_override_names_a_key_of_libai(
     project: Path, setting: str, meant: tuple[str, Any]

@@ -1,4 +1,7 @@
-"""Whole projects in the styles of five older systems: each trains, is killed, resumed and tested."""
+"""Whole projects in the styles of five older systems.
+
+Each trains, is killed and resumed, is tested, seen on the page, and diffed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from warm_python import Run
 
+See = Callable[..., None]
 Start = Callable[..., subprocess.CompletedProcess[str]]
 
 KILL = """
@@ -59,6 +64,18 @@ def start(warm: Run, tmp_path: Path) -> Start:
     return run
 
 
+@pytest.fixture
+def see(serve: Callable[..., Any], visit: Callable[..., Any]) -> See:
+    """Opens the page of a run in a browser, and expects its title and its curves there."""
+
+    def look(folder: Path, view: RunView, *curves: str) -> None:
+        page = visit(serve(folder)).open(f"/runs/{view.id}?tab=curves")
+        for text in (view.tag, *curves):
+            page.get_by_text(text).first.wait_for()
+
+    return look
+
+
 def copy_project(name: str, folder: Path) -> Path:
     return Path(shutil.copytree(EXAMPLES / "seeds" / name, folder / "project"))
 
@@ -84,7 +101,7 @@ def check_resumed(killed: RunView, whole: RunView, *curves: str) -> None:
 
 
 @pytest.mark.row("A90", "A93")
-def test_the_project_in_the_style_of_alchemy(start: Start, tmp_path: Path) -> None:
+def test_the_project_in_the_style_of_alchemy(start: Start, see: See, tmp_path: Path) -> None:
     project = copy_project("alchemy", tmp_path)
     (project / "src" / "kill.py").write_text(KILL, encoding="utf-8")
     config = (project / "cfg.toml").read_text(encoding="utf-8")
@@ -105,10 +122,11 @@ def test_the_project_in_the_style_of_alchemy(start: Start, tmp_path: Path) -> No
     assert whole.best is not None and whole.best.metric == "dev/recall"
     assert read_series(whole.folder.metrics)["dev/recall"].steps.tolist() == [40, 80]
     assert (whole.path / "checkpt" / "best" / "manifest.json").is_file()
-    assert (whole.path / "backup" / "src" / "model.py").is_file()
+    assert (whole.path / "backup" / "src" / "tagging.py").is_file()
     assert (test.kind, test.file.parent) == ("test", f"{again.id}@best")
     assert f"trained {again.id} tested" in tested and "test/recall" in tested
     assert "dev/recall" not in diff.stdout
+    see(project, killed, "train/loss", "dev/recall")
 
 
 PLANTED = """
@@ -132,7 +150,7 @@ def _killing(self, *given):
 
 
 @pytest.mark.row("C82", "C83")
-def test_the_project_in_the_style_of_thexp(start: Start, tmp_path: Path) -> None:
+def test_the_project_in_the_style_of_thexp(start: Start, see: See, tmp_path: Path) -> None:
     project = copy_project("thexp", tmp_path)
     shutil.copy(EXAMPLES / "01_digits" / "digits.npz", project)
     planted = PLANTED.format(kind="MyTrainer", method="train_batch")
@@ -160,10 +178,11 @@ def test_the_project_in_the_style_of_thexp(start: Start, tmp_path: Path) -> None
     assert (project / "models" / "model.0000000.pth.json").is_file()  # the best
     assert ", 48 steps |" in (whole.path / "report" / "report.md").read_text(encoding="utf-8")
     assert "No difference in config, metrics and environment." in diff.stdout
+    see(project / "experiment", killed, "train/loss", "eval/acc")
 
 
 @pytest.mark.row("D22", "D24")
-def test_the_project_in_the_style_of_flame(start: Start, tmp_path: Path) -> None:
+def test_the_project_in_the_style_of_flame(start: Start, see: See, tmp_path: Path) -> None:
     project = copy_project("flame", tmp_path)
     shutil.copy(EXAMPLES / "01_digits" / "digits.npz", project)
     with (project / "process.py").open("a", encoding="utf-8") as file:
@@ -182,10 +201,11 @@ def test_the_project_in_the_style_of_flame(start: Start, tmp_path: Path) -> None
     last = done.stdout.splitlines()[-1]
     assert last.startswith("test ") and float(last.split()[1]) > 0.6
     assert "val/acc" not in diff.stdout
+    see(project, killed, "train/loss", "val/acc")
 
 
 @pytest.mark.row("E60", "E58")
-def test_the_project_in_the_style_of_libai(start: Start, tmp_path: Path) -> None:
+def test_the_project_in_the_style_of_libai(start: Start, see: See, tmp_path: Path) -> None:
     project = copy_project("libai", tmp_path)
     (project / "data").mkdir()
     shutil.copy(EXAMPLES / "01_digits" / "digits.npz", project / "data")
@@ -205,10 +225,11 @@ def test_the_project_in_the_style_of_libai(start: Start, tmp_path: Path) -> None
     assert whole.best is not None and whole.best.metric == "test/small"
     assert "test/small" in tested.stdout + tested.stderr
     assert "test/small" not in diff.stdout
+    see(project, killed, "train/loss", "test/small")
 
 
 @pytest.mark.row("B20", "B26")
-def test_the_script_in_the_style_of_2021(start: Start, tmp_path: Path) -> None:
+def test_the_script_in_the_style_of_2021(start: Start, see: See, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     project = copy_project("framework", tmp_path)
     text = (project / "relations.py").read_text(encoding="utf-8")
@@ -236,3 +257,4 @@ def test_the_script_in_the_style_of_2021(start: Start, tmp_path: Path) -> None:
     assert "epochs = 4" in config and "max_seq_len = 10" in config and "hidden_size = 16" in config
     assert {"saved/best.pth", "saved/last.pth.tar"} <= {each.name for each in view.artifacts}
     assert "epochs" not in diff  # the configs are alike
+    see(project, view, "train loss", "dev accuracy")

@@ -65,6 +65,8 @@ def refused(argument: str) -> Problem:
         ("a-b.c=", True),
         ("_x=1", True),
         ("plugins.0.type=a.B", True),
+        ("plugins[0].type=a.B", True),
+        ("plugins[x].type=a.B", False),
         ("digits.toml", False),
         ("--lr=1", False),
         ("1a=2", False),

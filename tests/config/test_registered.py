@@ -147,3 +147,20 @@ def test_a_name_under_two_kinds_is_told_with_the_kinds_and_how_to_say_which(proj
     )
     assert "a config cannot tell which is meant" in problem.message
     assert "more.Slim" in problem.fix and "nets.Small" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("imported", "mark"),
+    [
+        ("import alchemy", "alchemy.AlchemyTask"),
+        ("import alchemy.task", "alchemy.task.AlchemyTask"),
+        ("from alchemy import task as tasks", "tasks.AlchemyTask"),
+    ],
+)
+def test_a_class_is_registered_through_the_module_of_its_kind(
+    tmp_path: Path, imported: str, mark: str
+) -> None:
+    text = f"{imported}\n\n\n@{mark}.register('Tagging')\nclass Tagging: pass\n"
+    (tmp_path / "task.py").write_text(text, encoding="utf-8")
+
+    assert [*UserModules([tmp_path]).registered] == ["Tagging"]

@@ -4,26 +4,17 @@ import json
 import random
 from pathlib import Path
 
-WORDS = {"p": "anna bob carl dora emil fred gina hans", "c": "bonn paris rome oslo wien bern"}
-TEXTS = [
-    "{p} lives in {c}",
-    "{p} and {p} fly to {c}",
-    "the road to {c} is long",
-    "{c} is far from {c}",
-]
+WORDS = {
+    "PER": ["anna", "bob", "carl", "dora", "emil", "fred"],
+    "LOC": ["bonn", "rome", "oslo", "wien"],
+}
+TEXTS = ["PER lives in LOC", "PER and PER fly to LOC", "the road to LOC is long"]
 
-
-def document(draw):
-    tokens, tags = [], []
-    for word in draw.choice(TEXTS).split():
-        kind = word[1] if word[0] == "{" else ""
-        tokens.append(draw.choice(WORDS[kind].split()) if kind else word)
-        tags.append({"p": "PER", "c": "LOC", "": "O"}[kind])
-    return {"tokens": tokens, "tags": tags}
-
-
-for seed, (split, count) in enumerate({"train": 160, "dev": 80, "test": 80}.items()):
-    draw = random.Random(seed)
-    Path("data").mkdir(exist_ok=True)
-    lines = [json.dumps(document(draw)) + "\n" for _ in range(count)]
-    Path(f"data/{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+Path("data").mkdir(exist_ok=True)
+for split, count in {"train": 160, "dev": 80, "test": 80}.items():
+    draw = random.Random(split)
+    with open(f"data/{split}.jsonl", "w", encoding="utf-8") as file:
+        for kinds in (draw.choice(TEXTS).split() for _ in range(count)):
+            tokens = [draw.choice(WORDS.get(kind, [kind])) for kind in kinds]
+            tags = [kind if kind in WORDS else "O" for kind in kinds]
+            file.write(json.dumps({"tokens": tokens, "tags": tags}) + "\n")

@@ -75,6 +75,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
         "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
+        "convert": ("assay.cli.convert", "Write a config of alchemy or LiBai as one of assay."),
     },
 }
 """Commands by what they are for: module, which has it as `command`, and line of help.
@@ -126,6 +127,7 @@ RUNS_CODE: dict[str, str] = {
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "prove": f"{_MODULES}.",
+    "convert": "a Python config, which is a program; with --check all that training runs.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
     "events": f"{_MODULES}.",

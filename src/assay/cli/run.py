@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shlex
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from assay.jobs.backends.submission import Scheduler
 
 
+_OF_SCRIPTS = ("parse_args", "parse_known_args", "backward")
 FAST_STEPS = 20
 FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 steps"]
 """What `--fast-dev-run` asks for: evaluated and saved twice, then over."""
@@ -225,6 +227,7 @@ def _open_configs(
 
     for file in files:
         _refuse_run(file)
+        _refuse_script(file)
     how: dict[str, Any] = {"trust": permission(trust), "tell": say}
     opened = [open_given(file, overrides, user_dir=user_dirs or None, **how) for file in files]
     made = [repeat(each, variants, sweep=sweep, seeds=seeds) for each in opened]
@@ -301,6 +304,22 @@ def _refuse_run(name: str) -> None:
     config = shlex.quote(os.path.relpath(run.folder.config_toml))
     fix = f"assay resume {name} resumes it; assay run {config} trains its config anew"
     raise InputError(f"`{name}` is a run, not a config file.", fix=fix)
+
+
+def _refuse_script(name: str) -> None:
+    """Raise InputError for a program with its own loop: as a config it would train at once."""
+    try:
+        tree = ast.parse(Path(name).read_text(encoding="utf-8")) if name.endswith(".py") else None
+    except (OSError, ValueError, SyntaxError):
+        return  # whoever reads it reports it
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    for statement in tree.body if tree is not None else ():
+        calls = [] if isinstance(statement, definitions) else ast.walk(statement)
+        if any(isinstance(each, ast.Attribute) and each.attr in _OF_SCRIPTS for each in calls):
+            raise InputError(
+                f"{name} is a script with its own arguments or loop, not a config.",
+                fix=f"python -m assay.compat {shlex.quote(name)} records what it trains",
+            )
 
 
 def _series(

@@ -53,11 +53,14 @@ def _run_script(given: Sequence[str]) -> None:
     sys.argv[:] = given
     folder = Path(script).resolve().parent
     sys.path.insert(0, str(folder))
-    from assay.compat.framework.script_inputs import watch_script
+    from assay.compat.framework.script_inputs import record_training, watch_script
 
     install()
     sys.meta_path.insert(0, PastedModules(folder))
-    with _devices(text, folder), watch_script():
+    texts = [text, *imported_texts(text, folder)]
+    trains = any(".step(" in each or "torch.save(" in each for each in texts)
+    recorded = record_training(Path(script).stem) if trains else nullcontext()
+    with _devices(texts), watch_script(), recorded:
         runpy.run_path(script, init_globals=supply_with_note(text, script), run_name="__main__")
 
 
@@ -71,12 +74,12 @@ def _read(script: Path) -> str:
         ) from None
 
 
-def _devices(text: str, folder: Path) -> AbstractContextManager[Any]:
+def _devices(texts: Sequence[str]) -> AbstractContextManager[Any]:
     """Return the context for a program that says `.cuda()`, which needs torch, or one for others.
 
     The program is the script and the modules of its folder that it imports.
     """
-    if not any(".cuda(" in each for each in (text, *imported_texts(text, folder))):
+    if not any(".cuda(" in each for each in texts):
         return nullcontext()
     context: AbstractContextManager[Any] = import_module("assay.compat.parts.devices").cuda_calls()
     return context

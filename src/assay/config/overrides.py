@@ -37,7 +37,8 @@ _USUAL = {
     "momentum": "optimizer.momentum",
 }
 """Parameters of calls that people look for, where the config does not write them."""
-_OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w.-]*)=", re.ASCII)
+_OVERRIDE = re.compile(r"(?P<plus>\+?)(?P<key>[A-Za-z_][\w-]*(?:\.[\w-]*|\[\d+\])*)=", re.ASCII)
+_KEY_PART = re.compile(r"[^.\[\]]+")
 
 
 def is_override(argument: str) -> bool:
@@ -111,24 +112,19 @@ def setting_of(argument: str) -> Setting:
         whole = origin_in(argument, 0, len(argument))
         message, fix = _not_an_override(argument)
         raise RefusedError("syntax", message, whole, fix=fix)
-    parts = tuple(found["key"].split("."))
-    if "" in parts:
+    places = list(_KEY_PART.finditer(argument, found.start("key"), found.end("key")))
+    if ".." in found["key"] or found["key"].endswith("."):
         key = origin_in(argument, found.start("key"), found.end("key"))
         message = f"`{found['key']}` has an empty part"
         raise RefusedError("syntax", message, key, fix="write a.b=value")
-    origins = []
-    start = found.start("key")
-    for part in parts:
-        origins.append(origin_in(argument, start, start + len(part)))
-        start += len(part) + 1
     text = argument[found.end() :]
     value = None
     if text.strip() != DELETE:
         value = from_plain(value_of(text), origin_in(argument, found.end(), len(argument)))
     return Setting(
-        parts=parts,
+        parts=tuple(each[0] for each in places),
         value=value,
-        origins=tuple(origins),
+        origins=tuple(origin_in(argument, *each.span()) for each in places),
         creates=bool(found["plus"]),
         to_create=f"+{argument.removeprefix('+')}",
         text=text,

@@ -165,10 +165,12 @@ class OlderConfig:
             # What the translation takes where there is none: a part of it may be set.
             optimizer = from_plain(DEFAULT_OPTIMIZER, self.root.origin)
             self.root = set_at(self.root, ("optim",), optimizer, self.root.origin)
-        old = get_at(self.root, fit_path(self.root, setting.parts))
+        path = fit_path(self.root, setting.parts)
+        old = get_at(self.root, path)
         if isinstance(old, List) or setting.parts[-1] == "topk":
             setting = replace(setting, value=_row(setting), text=None)
-        if self.is_libai and old is None:
+        items = [path[: i + 1] for i, part in enumerate(path) if isinstance(part, int)]
+        if self.is_libai and old is None and (not items or get_at(self.root, items[-1])):
             setting = replace(setting, creates=True)
         self.root = apply_setting(self.root, setting)
         after, _ = translate(self.root)

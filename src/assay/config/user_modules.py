@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -282,12 +282,12 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
         tree = ast.parse(raw)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return  # told when something in it is named
-    marks = _names_of_register(tree)
+    names = _registering_names(tree)
     lines = raw.decode("utf-8", "replace").split("\n")
     for qualname, statement in _definitions(tree.body, ""):
         for decorator in statement.decorator_list:
             mark = decorator.func if isinstance(decorator, ast.Call) else decorator
-            if ast.unparse(mark) in marks:
+            if _is_register(mark, names):
                 name, kind = _registration(decorator, statement.name)
                 yield RegisteredName(
                     name=name,
@@ -298,27 +298,31 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
                 )
 
 
-def _names_of_register(tree: ast.Module) -> set[str]:
-    """Return the expressions by which a file may write `register`: those imported or left out."""
-    names = _without_import(tree)
+def _registering_names(tree: ast.Module) -> dict[str, str]:
+    """Return what a file may write `register` with or below, and what each of these names means."""
+    names = dict.fromkeys(_without_import(tree), "")
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ImportFrom)
-            and (node.module or "").partition(".")[0] in REGISTERING
-            and not node.level
-        ):
-            for alias in node.names:
-                name = alias.asname or alias.name
-                names.add(name if alias.name == "register" else f"{name}.register")
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            imported = node.names if _is_registering(node.module or "") else []
+            names |= {alias.asname or alias.name: alias.name for alias in imported}
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] in REGISTERING:
-                    names.add(f"{alias.asname or alias.name}.register")
+            imported = [alias for alias in node.names if _is_registering(alias.name)]
+            names |= {alias.asname or alias.name.partition(".")[0]: "" for alias in imported}
     return names
 
 
+def _is_registering(module: str) -> bool:
+    return module.partition(".")[0] in REGISTERING
+
+
+def _is_register(mark: ast.expr, names: Mapping[str, str]) -> bool:
+    """Return whether a decorator is `register`, `Task.register` or `alchemy.task.Task.register`."""
+    first, _, rest = ast.unparse(mark).partition(".")
+    return (rest or names.get(first, "")).rpartition(".")[2] == "register" and first in names
+
+
 def _without_import(tree: ast.Module) -> set[str]:
-    """Return each `Name.register` of which nothing in the file binds `Name`.
+    """Return the `Name` of each `Name.register` that nothing in the file binds.
 
     Code pasted from a text of an older system leaves its imports out.
     """
@@ -334,7 +338,7 @@ def _without_import(tree: ast.Module) -> set[str]:
                 bound.add(node.id)
             case ast.Attribute(attr="register", value=ast.Name(id=name)):
                 read.add(name)
-    return set() if "*" in bound else {f"{name}.register" for name in read - bound}
+    return set() if "*" in bound else read - bound
 
 
 def _definitions(

@@ -122,13 +122,15 @@ def snapshot(
     git = _git_state(root)
     skipped = _below(skip, root)
     keeper = _Keeper(blobs, _Cache(cache, secrets), secrets)
-    names = [name for name in _names(root, in_git=git is not None) if not name.startswith(skipped)]
+    names = [
+        name for name in file_names(root, in_git=git is not None) if not name.startswith(skipped)
+    ]
     if git is None and len(names) == MAX_WALKED:
         keeper.left_out.append(f"all after the first {MAX_WALKED} files")
     for name in names:
         keeper.keep(_Found(name, os.path.join(root, name)))
     for folder in _outside(folders, root):
-        for name in _names(folder):
+        for name in file_names(folder):
             keeper.keep(_Found(f"{folder.as_posix()}/{name}", os.path.join(folder, name)))
     keeper.finish()
     keeper.follow_links(root)
@@ -151,7 +153,7 @@ def copy_code(source: Path, to: Path, blobs: Blobs, secrets: Secrets) -> tuple[s
     """Copy the code in a folder, or one file, as a snapshot keeps it; return what was left out."""
     keeper = _Keeper(blobs, _Cache(None, secrets), secrets)
     folder = source if source.is_dir() else source.parent
-    for name in _names(folder):
+    for name in file_names(folder):
         if source == folder or name == source.name:
             keeper.keep(_Found(name, os.path.join(folder, name)))
     keeper.finish()
@@ -339,8 +341,8 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
-def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
-    """Names relative to `folder` of the files that belong to it, with `/`."""
+def file_names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
+    """Return names relative to `folder` of the files that belong to it, with `/`: those of git."""
     listed = (
         _git(folder, "ls-files", "-co", "--exclude-standard", "-z", "--deduplicate", "--", ".")
         if in_git
@@ -359,7 +361,7 @@ def _names(folder: Path, *, in_git: bool = True) -> Iterable[str]:
     for name in inner:
         names.remove(name)
         if os.path.realpath(folder / name) != os.path.realpath(folder):
-            names += [f"{name.rstrip('/')}/{each}" for each in _names(folder / name)]
+            names += [f"{name.rstrip('/')}/{each}" for each in file_names(folder / name)]
     return names
 
 

@@ -206,6 +206,11 @@ def finish_with_python(run: Run) -> Run:
     return run
 
 
+def has_open_run() -> bool:
+    """Return whether a run of this process has not ended."""
+    return bool(_OPEN)
+
+
 def _finish_open() -> None:
     end = _PROGRAM.end()
     for run in list(_OPEN):

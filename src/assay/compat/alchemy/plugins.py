@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -110,6 +111,8 @@ class FileLogger(RunnerPlugin):
             written = dump(without_secrets(as_given(config), recorder.secrets))
             (folder / "cfg.toml").write_text(written, encoding="utf-8")
         (folder / LINKS_TO_CHECKPOINTS).mkdir(exist_ok=True)
+        if _is_temporary(folder):
+            return  # a link would soon lead nowhere
         self.log_dir.mkdir(parents=True, exist_ok=True)
         _link(self.log_dir / folder.name, folder.resolve())
 
@@ -125,6 +128,13 @@ class FileLogger(RunnerPlugin):
                 # Relative: it holds in a record that is moved, and is known as a link of our own.
                 target = Path("..", recorder.folder.checkpoints.name, checkpoint)
                 _link(recorder.folder.path / LINKS_TO_CHECKPOINTS / name, target)
+
+
+def _is_temporary(folder: Path) -> bool:
+    """Return whether a record lies in a project of a proof, which is gone when that has ended."""
+    temporary, folder = Path(tempfile.gettempdir()).resolve(), folder.resolve()
+    is_below = folder.is_relative_to(temporary)
+    return is_below and folder.relative_to(temporary).parts[0].startswith("assay-")
 
 
 class Backup(RunnerPlugin):

@@ -1,7 +1,8 @@
 """Config that a script reads and files that it saves, for the record of its writer.
 
 Only under `python -m assay.compat`: the arguments of argparse, sections of configparser, JSON files
-that are named as configs, and the files of `torch.save`.
+that are named as configs, and the files of `torch.save`. A script that trains without any writer
+gets a record, too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run
+from assay.script import is_recording, start
 
 _CONFIG_NAME = re.compile(r"(?i)conf|cfg|param|setting|option|hyper|args")
 _watched: dict[str, Any] | None = None
@@ -45,6 +47,46 @@ def watch_script() -> Iterator[None]:
 def config_of_script() -> dict[str, Any]:
     """Return what the script has read as its config until now."""
     return dict(_watched or {})
+
+
+@contextmanager
+def record_training(tag: str) -> Iterator[None]:
+    """Begin a record with the first step of an optimizer, or the first weights that are saved.
+
+    Nothing begins where the script records its run itself.
+    """
+    torch: Any = import_module("torch")
+    optimizer: Any = import_module("torch.optim.optimizer")
+    save = torch.save
+
+    def begin(*_: Any) -> None:
+        handle.remove()
+        if not is_recording():
+            run = start(tag=tag, config=config_of_script())
+            run.attach(SavedFiles(run))
+
+    @wraps(save)
+    def save_and_begin(obj: Any, *given: Any, **named: Any) -> Any:
+        if is_recording() or not _has_weights(obj, torch):
+            return save(obj, *given, **named)
+        begin()
+        return (torch.save if is_recording() else save)(obj, *given, **named)
+
+    handle = optimizer.register_optimizer_step_pre_hook(begin)
+    torch.save = save_and_begin
+    try:
+        yield
+    finally:
+        handle.remove()
+        if torch.save is save_and_begin:
+            torch.save = save
+
+
+def _has_weights(obj: Any, torch: Any) -> bool:
+    """Return whether a model, its state, or a dictionary with one is saved: not just features."""
+    if isinstance(obj, Mapping):
+        return any(torch.is_tensor(each) or _has_weights(each, torch) for each in obj.values())
+    return isinstance(obj, torch.nn.Module)
 
 
 class SavedFiles:

@@ -131,7 +131,8 @@ class _Translation:
         parts = parse_dotted(path)
         node = get_at(self.root, parts)
         if node is not None:
-            self.origin = key_origin_at(self.root, parts)
+            if not (isinstance(node, Leaf) and node.value is None):  # nothing follows from that
+                self.origin = key_origin_at(self.root, parts)
             self.root = delete_at(self.root, parts)
         return node
 

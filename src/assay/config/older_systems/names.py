@@ -39,13 +39,15 @@ class OlderName:
 
     `keys` are arguments that set a key of the config: `{"seed": "seed"}`. With `is_module` the
     target is a module that stands for a whole one, with all that lies in it. `runner` is the value
-    of that key here, where the name is a runner.
+    of that key here, where the name is a runner. `own` is the target of a converted config: "" for
+    `target` unless that is an adapter, None where a config of ours needs nothing.
     """
 
     target: str
     instead: str = ""
     is_module: bool = False
     runner: str = ""
+    own: str | None = ""
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,17 +95,17 @@ def _nearest_name(dotted: str, names: Mapping[str, OlderName]) -> str:
     module, _, last = dotted.rpartition(".")
     modules = {name.rpartition(".")[0] for name in names}
     beside = {name.removeprefix(f"{module}."): name for name in (*modules, *names)}
-    behind = _module_behind(module)
-    if behind:
-        public = (name for name in dir(importlib.import_module(behind)) if name[0] != "_")
-        beside |= {name: f"{module}.{name}" for name in public}
     beside = {name: full for name, full in beside.items() if full != name and "." not in name}
     if near := nearest(last, list(beside)):
         return beside[near[0]]
+    behind = _module_behind(module)
+    public = dir(importlib.import_module(behind)) if behind else []
+    if near := nearest(last, [name for name in public if name[0] != "_"], cutoff=0.7):
+        return f"{module}.{near[0]}"
     if near := nearest(dotted, [*names, *modules], cutoff=0.75):
         return near[0]
     by_last = {name.rpartition(".")[2]: name for name in names}
-    return next((by_last[name] for name in nearest(last, list(by_last))), "")
+    return next((by_last[name] for name in nearest(last, list(by_last), cutoff=0.7)), "")
 
 
 def names_of(system: str) -> Mapping[str, OlderName]:

@@ -30,6 +30,12 @@ _PLUGINS = {
     "TensorboardLogger": '{ type = "assay.plugins.TensorBoard" }',
     "DisplayRunningInfo": "nothing is needed: every log begins with versions and devices",
 }
+_OWN_PLUGINS = {
+    **dict.fromkeys(("BasicSetup", "FileLogger", "Backup", "DisplayRunningInfo")),
+    "TensorboardLogger": "assay.plugins.TensorBoard",
+}
+"""Name of a plugin -> the plugin of a converted config, None where it needs none."""
+
 _RUNNERS = {
     "AlchemyRunner": ("AlchemyRunner", "train"),
     "Trainer": ("AlchemyRunner", "train"),
@@ -76,7 +82,9 @@ _ACCELERATE = {
 ALCHEMY: Mapping[str, OlderName] = {
     **{
         f"alchemy.plugins.{name}": OlderName(
-            target=f"{_OF_ALCHEMY}.plugins.{name}", instead=instead
+            target=f"{_OF_ALCHEMY}.plugins.{name}",
+            instead=instead,
+            own=_OWN_PLUGINS.get(name, ""),
         )
         for name, instead in _PLUGINS.items()
     },
@@ -91,6 +99,7 @@ ALCHEMY: Mapping[str, OlderName] = {
     "alchemy.plugins.Seeding": OlderName(
         target=f"{_OF_ALCHEMY}.plugins.Seeding",
         instead="`seed` at the top of the config and `train.deterministic`",
+        own=None,
         keys={"seed": "seed", "use_deterministic_algorithms": "train.deterministic"},
     ),
     **_alike(
@@ -124,7 +133,11 @@ ALCHEMY: Mapping[str, OlderName] = {
         for name, (kind, runner) in _RUNNERS.items()
     },
     **{
-        f"alchemy.{place}{name}": OlderName(target=f"{_OF_ALCHEMY}.{home}.{name}", instead=instead)
+        f"alchemy.{place}{name}": OlderName(
+            target=f"{_OF_ALCHEMY}.{home}.{name}",
+            instead=instead,
+            own="assay.engine.OptimizerStep" if name == "DefaultBackwardHandler" else "",
+        )
         for name, (home, instead, modules) in _CODE.items()
         for place in ("", *(f"{module}." for module in modules))
     },
