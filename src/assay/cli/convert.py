@@ -74,7 +74,11 @@ def command(
             raise InputError("This file exists already.", where=str(path), fix=fix)
     opened = [
         open_given(
-            each, user_dir=user_dir or folder, use="convert it", trust=permission(False), tell=say
+            each,
+            user_dir=user_dir or _user_dirs(each, folder),
+            use="convert it",
+            trust=permission(False),
+            tell=say,
         )
         for each in configs
     ]
@@ -106,6 +110,12 @@ def _files(folder: Path) -> list[Path]:
     from assay.record.snapshot import file_names
 
     return [folder / name for name in islice(sorted(file_names(folder)), _MOST_FILES)]
+
+
+def _user_dirs(config: Path, folder: Path | None) -> list[Path] | None:
+    """Return where the modules of a config in a project are; None for a config by itself."""
+    places = (folder, config.parent, config.parent / "src")
+    return None if folder is None else [each for each in places if each and each.is_dir()]
 
 
 def _target_of(config: Path) -> Path:

@@ -129,7 +129,7 @@ def convert(config: Config) -> Conversion:
         raise InputError("Its comments cannot be kept.", where=str(config.path))
     by_hand += [
         Finding(where="in the new file", message=f"{each.message}{each.fix and f': {each.fix}'}")
-        for each in _errors(open_text(text, user_dir=_first_folder(config)))
+        for each in _errors(replace(open_text(text), user_dirs=config.user_dirs))
     ]
     by_hand += [
         Finding(where="in the new file", message=f"what was read from {name} is fixed")
@@ -375,10 +375,6 @@ def _comments(text: str, source: str) -> Iterator[_Comment]:
         said = whole.strip("#").strip()
         if said and not _OF_TOOLS.match(whole):
             yield _Comment(line, said, bool(lines[line - 1][:column].strip()))
-
-
-def _first_folder(config: Config) -> Path | None:
-    return config.user_dir if config.user_dir.is_dir() else None
 
 
 def _parse(text: str) -> ast.Module | None:

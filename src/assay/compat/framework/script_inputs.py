@@ -53,7 +53,7 @@ def config_of_script() -> dict[str, Any]:
 def record_training(tag: str) -> Iterator[None]:
     """Begin a record with the first step of an optimizer, or the first weights that are saved.
 
-    Nothing begins where the script records its run itself.
+    Nothing begins where the script records its run itself, and on ranks but the first.
     """
     torch: Any = import_module("torch")
     optimizer: Any = import_module("torch.optim.optimizer")
@@ -61,7 +61,7 @@ def record_training(tag: str) -> Iterator[None]:
 
     def begin(*_: Any) -> None:
         handle.remove()
-        if not is_recording():
+        if not is_recording() and _is_first_rank():
             run = start(tag=tag, config=config_of_script())
             run.attach(SavedFiles(run))
 
@@ -70,7 +70,8 @@ def record_training(tag: str) -> Iterator[None]:
         if is_recording() or not _has_weights(obj, torch):
             return save(obj, *given, **named)
         begin()
-        return (torch.save if is_recording() else save)(obj, *given, **named)
+        again = torch.save if is_recording() else save  # which keeps the file, too
+        return again(obj, *given, **named)
 
     handle = optimizer.register_optimizer_step_pre_hook(begin)
     torch.save = save_and_begin
@@ -80,6 +81,14 @@ def record_training(tag: str) -> Iterator[None]:
         handle.remove()
         if torch.save is save_and_begin:
             torch.save = save
+
+
+def _is_first_rank() -> bool:
+    """Return whether this process is the only one that trains, or the first of them."""
+    distributed: Any = import_module("torch.distributed")
+    if distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()) == 0
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _has_weights(obj: Any, torch: Any) -> bool:
