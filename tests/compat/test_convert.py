@@ -62,9 +62,8 @@ def convert(
         return (code, *capsys.readouterr())
 
     yield run
-    for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", ""), *getattr(module, "__path__", ())]
-        if any(str(place).startswith(str(tmp_path)) for place in places):
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("src", "modeling", "dataset"):
             del sys.modules[name]
 
 

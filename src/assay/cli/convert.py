@@ -25,7 +25,7 @@ from assay.formats.json_codec import write_atomic
 
 if TYPE_CHECKING:
     from assay.config import Config
-    from assay.config.conversion import Finding
+    from assay.config.conversion import ConversionNote
 
 _ENDING = ".assay.toml"
 _MOST_FILES = 20_000
@@ -144,7 +144,7 @@ def _write(path: Path, text: str) -> None:
         raise InputError(f"It cannot be written: {error.strerror}.", where=str(path)) from error
 
 
-def _block(title: str, findings: Sequence[Finding]) -> list[str]:
+def _block(title: str, findings: Sequence[ConversionNote]) -> list[str]:
     """Return a list of findings as one text, or no text where there are none."""
     columns = width(sys.stdout) or 10_000
     lines = [f"{paint(title, 'bold', on=use_color(sys.stdout))}, {len(findings)}"]

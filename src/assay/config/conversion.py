@@ -77,7 +77,7 @@ _OF_TOOLS = re.compile(r"#\s*(?:!|-\*-|noqa|type:|fmt:|pylint|pyright|ruff)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ConversionNote:
     """Something that was translated, or that needs a hand: where it stood, and what it is here."""
 
     where: str
@@ -89,8 +89,8 @@ class Conversion:
     """Text of the new config, what was translated in it, and what needs a hand."""
 
     text: str
-    translated: tuple[Finding, ...]
-    by_hand: tuple[Finding, ...]
+    translated: tuple[ConversionNote, ...]
+    by_hand: tuple[ConversionNote, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def convert(config: Config) -> Conversion:
     notes = [each for each in notes if not each.key.endswith("type")]  # targets follow
     translated = [_finding(note.origin, note.message) for note in notes]
     translated += _moved_keys(config, {note.key for note in notes})
-    by_hand: list[Finding] = []
+    by_hand: list[ConversionNote] = []
     root = _with_own_targets(config.written, translated, by_hand)
     root = _with_variants(root, config)
     root = _without_secrets(root, by_hand)
@@ -128,11 +128,13 @@ def convert(config: Config) -> Conversion:
     if not same(read(text, "<converted>", excerpt=True), root):
         raise InputError("Its comments cannot be kept.", where=str(config.path))
     by_hand += [
-        Finding(where="in the new file", message=f"{each.message}{each.fix and f': {each.fix}'}")
+        ConversionNote(
+            where="in the new file", message=f"{each.message}{each.fix and f': {each.fix}'}"
+        )
         for each in _errors(replace(open_text(text), user_dirs=config.user_dirs))
     ]
     by_hand += [
-        Finding(where="in the new file", message=f"what was read from {name} is fixed")
+        ConversionNote(where="in the new file", message=f"what was read from {name} is fixed")
         for name in config.outside
     ]
     translated.sort(key=_line_of)
@@ -159,7 +161,7 @@ def _binds_sections(text: str) -> bool:
     return bound >= _SECTIONS_OF_PYTHON and any(_older_imports(tree))
 
 
-def imports_by_hand(path: Path, shown: str) -> Iterator[Finding]:
+def imports_by_hand(path: Path, shown: str) -> Iterator[ConversionNote]:
     """Yield each name of an older system that a Python file uses, and how it is said here."""
     tree = _parse(_text_of(path))
     used = dict(reversed([*_older_imports(tree)]))  # at its first place
@@ -168,7 +170,7 @@ def imports_by_hand(path: Path, shown: str) -> Iterator[Finding]:
         if entry is None and name in PACKAGES:
             continue  # what is used of it follows
         here = entry.instead if entry is not None else explain_unmapped(name).fix
-        yield Finding(where=f"{shown}:{line}", message=f"{name.rpartition('.')[2]}: {here}")
+        yield ConversionNote(where=f"{shown}:{line}", message=f"{name.rpartition('.')[2]}: {here}")
 
 
 def _older_imports(tree: ast.Module | None) -> Iterator[tuple[str, int]]:
@@ -207,7 +209,7 @@ def _nothing_to_convert(config: Config, problems: list[Problem]) -> InputError:
     )
 
 
-def _moved_keys(config: Config, told: Collection[str]) -> Iterator[Finding]:
+def _moved_keys(config: Config, told: Collection[str]) -> Iterator[ConversionNote]:
     """Yield each key of LiBai's `train` that has another place here and is not `told`."""
     before, after = config.unaliased, config.given
     assert before is not None
@@ -226,7 +228,9 @@ def _moved_keys(config: Config, told: Collection[str]) -> Iterator[Finding]:
 # --- targets --------------------------------------------------------------------------------------
 
 
-def _with_own_targets(root: Table, translated: list[Finding], by_hand: list[Finding]) -> Table:
+def _with_own_targets(
+    root: Table, translated: list[ConversionNote], by_hand: list[ConversionNote]
+) -> Table:
     """Return `root` with the names here for targets, and without what nothing is needed for."""
     root = with_older_arguments(root)
     gone: list[KeyPath] = []
@@ -282,7 +286,7 @@ def _with_variants(root: Table, config: Config) -> Table:
     return root
 
 
-def _without_secrets(root: Table, by_hand: list[Finding]) -> Table:
+def _without_secrets(root: Table, by_hand: list[ConversionNote]) -> Table:
     """Return `root` with a variable of the environment for each secret that it holds."""
     for path in redacted_keys(without_secrets(root)):
         node = get_at(root, path)
@@ -295,16 +299,16 @@ def _without_secrets(root: Table, by_hand: list[Finding]) -> Table:
     return root
 
 
-def _line_of(found: Finding) -> tuple[bool, str, int]:
+def _line_of(found: ConversionNote) -> tuple[bool, str, int]:
     """Return the place of a finding, for sorting; defaults come last."""
     source, _, line = found.where.rpartition(":")
     return not source, source, int(line) if source else 0
 
 
-def _finding(origin: Origin, message: str) -> Finding:
+def _finding(origin: Origin, message: str) -> ConversionNote:
     source = Path(origin.source)
     is_ours = source.is_absolute() and source.is_relative_to(_PACKAGE)
-    return Finding(
+    return ConversionNote(
         where="a default" if is_ours else f"{origin.source}:{origin.line}", message=message
     )
 
