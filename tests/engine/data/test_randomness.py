@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ import torch
 from assay.engine.data.batches import collate, digest, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import private_generators
+from assay.engine.numerics.seed import SAMPLE, key, seed_all
 
 
 class Numbers:
@@ -135,6 +138,96 @@ def test_a_generator_that_is_keyed_draws_the_same_however_batches_are_cut() -> N
     assert one == whole
 
 
+class Drawing(Numbers):
+    """Draws from the named generators, but only for indices from `first` on."""
+
+    def __init__(self, *names: str, first: int = 0, is_hidden: bool = False) -> None:
+        super().__init__(20)
+        self.names = names
+        self.first = first
+        self.is_hidden = is_hidden
+        self.loaded: list[int] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.loaded.append(index)
+        if index < self.first:
+            return index
+        with torch.random.fork_rng(devices=[], enabled=self.is_hidden):
+            return index, [DRAWS[name]() for name in self.names]
+
+
+DRAWS: dict[str, Callable[[], float]] = {
+    "torch": lambda: float(torch.rand(())),
+    "numpy": np.random.rand,
+    "normal": np.random.randn,
+    "random": random.random,
+    "gauss": lambda: random.gauss(0, 1),
+}
+
+
+@pytest.mark.parametrize("names", [("torch",), ("normal",), ("gauss",), ("random", "numpy")])
+@pytest.mark.parametrize("first", [0, 13])
+def test_draws_are_those_of_the_key_whenever_loading_begins_to_draw(
+    names: tuple[str, ...], first: int
+) -> None:
+    data = Drawing(*names, first=first)
+    seed_all(3)
+    np.random.randn()  # half of a pair is kept
+    random.gauss(0, 1)
+    loader = Loader(data, batch_size=4, collate=list, seed=2)
+    states = []
+    found = []
+    for window in loader.windows(1, 0):
+        found += window.batches[0]
+        states.append((np.random.randn(), random.gauss(0, 1), float(torch.rand(()))))
+
+    for position, sample in enumerate(found):
+        if position >= first:
+            seed_all(key(2, SAMPLE, crc32(b"train"), 1, position))
+            assert sample == (position, [DRAWS[name]() for name in names])
+    again = range(12, 16) if first else []  # the batch in which it begins
+    assert sorted(data.loaded) == sorted([*range(20), 0, 0, 0, *again])
+    seed_all(3)
+    np.random.randn()
+    random.gauss(0, 1)
+    outside = [(np.random.randn(), random.gauss(0, 1), float(torch.rand(()))) for _ in range(5)]
+    assert states == outside  # nobody else is disturbed
+
+
+def test_draws_of_which_no_trace_is_left_are_found_by_what_was_drawn() -> None:
+    loader = Loader(Drawing("torch", is_hidden=True), batch_size=4, collate=list, seed=2)
+
+    for window in loader.windows(0, 0):
+        for index, drawn in window.batches[0]:
+            seed_all(key(2, SAMPLE, crc32(b"train"), 0, index))
+            assert drawn == [float(torch.rand(()))]
+
+
+def test_a_batch_that_draws_as_it_is_collated_has_the_draws_of_its_last_sample() -> None:
+    loader = Loader(
+        Numbers(), batch_size=4, collate=lambda batch: (batch, float(torch.rand(()))), seed=2
+    )
+
+    for window in loader.windows(0, 0):
+        ((indices, drawn),) = window.batches
+        seed_all(key(2, SAMPLE, crc32(b"train"), 0, indices[-1]))
+        assert drawn == float(torch.rand(()))
+
+
+def test_an_error_of_a_sample_that_draws_late_is_that_of_its_key() -> None:
+    class Failing(Drawing):
+        def __getitem__(self, index: int) -> Any:
+            if index > 5:
+                raise ValueError(f"{super().__getitem__(index)}")
+            return super().__getitem__(index)
+
+    with pytest.raises(ValueError) as caught:
+        list(Loader(Failing("random", first=5), batch_size=4, collate=list, seed=2))
+
+    seed_all(key(2, SAMPLE, crc32(b"train"), 0, 6))
+    assert str(caught.value) == f"(6, [{random.random()}])"
+
+
 def test_an_epoch_loads_each_sample_once_but_for_the_first_which_is_looked_at() -> None:
     loaded: list[int] = []
 
@@ -147,7 +240,7 @@ def test_an_epoch_loads_each_sample_once_but_for_the_first_which_is_looked_at() 
     list(loader)
     list(loader)
 
-    assert sorted(loaded) == sorted([*range(20), *range(20), 0, 0])
+    assert sorted(loaded) == sorted([*range(20), *range(20), 0, 0, 0])
 
 
 def test_the_generators_of_a_data_set_are_listed_by_where_they_are() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import mtrand
 
+from assay.engine.numerics import seed as seeds
 from assay.engine.numerics.seed import (
     EVALUATE,
     INIT,
@@ -180,3 +181,8 @@ def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() 
         mtrand.set_bit_generator(before)
 
     assert [first, *rest] == expected.tolist()
+
+
+def test_the_words_of_pythons_generator_are_read_where_they_lie() -> None:
+    """Where they lie elsewhere, loaders are slower, and nothing else is different."""
+    assert seeds._python_state is not random.getstate

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, Protocol
 from zlib import crc32
@@ -20,7 +20,15 @@ import torch
 from assay.core import object_graph
 from assay.core.errors import InputError
 from assay.engine.data.batches import digest, refuse_none
-from assay.engine.numerics.seed import SAMPLE, comparable_state, key, key_all, restore_generators
+from assay.engine.numerics.seed import (
+    SAMPLE,
+    SEEDERS,
+    LentGenerators,
+    comparable_state,
+    key,
+    key_all,
+    restore_generators,
+)
 
 Randomness = Literal["sample", "batch", "none"]
 
@@ -50,6 +58,9 @@ class Fetch:
     is loaded twice. If it comes out different, the generators that the data set has of its own are
     keyed too; if it still does, `notes` say why loading is not exact. In training, whatever in the
     data set or in `collate` has a `set_epoch` is told of the epoch.
+
+    Of the global generators those are keyed that loading was seen to draw from. A batch that draws
+    from another one is loaded again with that keyed too.
     """
 
     def __init__(
@@ -66,8 +77,6 @@ class Fetch:
         self.randomness = randomness
         self.seed = seed
         self.split = split
-        # True in a worker process, which has no generators of training to leave alone.
-        self.alone = False
         self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
         self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
@@ -77,6 +86,7 @@ class Fetch:
         self._own: list[
             Any
         ] = []  # generators of the data set itself, if it was seen to draw from one
+        self._drawn: set[str] = set()  # global generators that it was seen to draw from
         self._is_checked = False
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
@@ -86,11 +96,34 @@ class Fetch:
             self._check(epoch, position, indices)
         if self.randomness == "none" and not self._keyed and not self._own:
             return self._fetch(indices)
-        with nullcontext() if self.alone else restore_generators(keyed=self.randomness != "none"):
-            if self.randomness != "sample":
-                self._seed(epoch, position)
-                return self._fetch(indices)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            self._drawn = set(SEEDERS)  # draws on a GPU are not looked for
+        while True:
+            with LentGenerators() as lent:
+                try:
+                    batch = self._load(epoch, position, indices)
+                except Exception:
+                    if not self._has_found_draws(lent):
+                        raise
+                else:
+                    if not self._has_found_draws(lent):
+                        return batch
+
+    def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
+        if self.randomness != "sample":
+            self._seed(key(self.seed, SAMPLE, self._split_key, epoch, position))
+            return self._fetch(indices)
+        if self._drawn or self._keyed or self._own:
             return self._collate(self._keyed_items(epoch, position, indices), indices)
+        return self._collate([self._item(index) for index in indices], indices)
+
+    def _has_found_draws(self, lent: LentGenerators) -> bool:
+        """Return whether loading drew from a generator that was not keyed; from now on it is."""
+        if self.randomness == "none" or len(self._drawn) == len(SEEDERS):
+            return False
+        found = lent.find_drawn() - self._drawn
+        self._drawn |= found
+        return bool(found)
 
     def tell(self, epoch: int) -> bool:
         """Tell the data of the epoch; return whether anything in it wants to know."""
@@ -100,6 +133,7 @@ class Fetch:
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
         dataset = self.dataset
+        seeding = [SEEDERS[name] for name in self._drawn]
         keyed = self._keyed
         own = self._own
         samples = []
@@ -108,7 +142,8 @@ class Fetch:
         try:
             for at, index in enumerate(indices, position):
                 value = key(seed, SAMPLE, split, epoch, at)
-                key_all(value)
+                for put in seeding:
+                    put(value)
                 for thing in keyed:
                     thing.set_rng(value)
                 for generator in own:
@@ -120,10 +155,9 @@ class Fetch:
             raise
         return samples
 
-    def _seed(self, epoch: int, position: int) -> None:
-        value = key(self.seed, SAMPLE, self._split_key, epoch, position)
-        if self.randomness != "none":
-            key_all(value)
+    def _seed(self, value: int) -> None:
+        for name in self._drawn:
+            SEEDERS[name](value)
         for thing in self._keyed:
             thing.set_rng(value)
         for generator in self._own:
@@ -165,36 +199,52 @@ class Fetch:
             raise
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Load the first sample twice and compare; InputError if "none" turns out wrong."""
+        """Load the first sample several times and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
+        value = key(self.seed, SAMPLE, self._split_key, epoch, position)
         with restore_generators():
-            if not self._is_same_twice(epoch, position, first):
+            digest_of_first = self._digest(first, value)
+            if self._digest(first, value) != digest_of_first:
                 self._own = [generator for generator, _ in generators_in(self.dataset)]
-                if not self._own or not self._is_same_twice(epoch, position, first):
+                digest_of_first = self._digest(first, value)
+                if not self._own or self._digest(first, value) != digest_of_first:
                     self._own = []
+                    self._drawn = set(SEEDERS)
                     if DRAWN not in self.notes:
                         self.notes.append(DRAWN)
+            # Who draws and puts the state back is found by what comes out under another key.
+            if (
+                self.randomness != "none"
+                and len(self._drawn) < len(SEEDERS)
+                and self._digest(first, value, other=value ^ 1) != digest_of_first
+            ):
+                self._drawn = set(SEEDERS)
         self._is_checked = True
 
-    def _is_same_twice(self, epoch: int, position: int, first: Sequence[int]) -> bool:
-        digests = []
-        for _ in range(2):
-            self._seed(epoch, position)
-            before = comparable_state() if self.randomness == "none" else None
-            is_batch = self.randomness == "batch"
-            digests.append(
-                digest(self._items(first) if is_batch else [self._item(i) for i in first])
+    def _digest(self, first: Sequence[int], value: int, other: int | None = None) -> str:
+        """Return a digest of the first sample under a key, and remember what it draws from.
+
+        Generators that it was not seen to draw from have the key `other`, if that is given.
+        """
+        if self.randomness != "none":
+            key_all(value if other is None else other)
+        self._seed(value)
+        before = comparable_state()
+        is_batch = self.randomness == "batch"
+        found = digest(self._items(first) if is_batch else [self._item(i) for i in first])
+        after = comparable_state()
+        drawn = {name for name in SEEDERS if after[name] != before[name]}
+        if drawn and self.randomness == "none":
+            raise InputError(
+                f'data.{self.split} says randomness = "none", but loading a sample draws '
+                "random numbers.",
+                fix=(
+                    'Set randomness = "sample", which makes the draws a function of seed and '
+                    "position."
+                ),
             )
-            if before is not None and comparable_state() != before:
-                raise InputError(
-                    f'data.{self.split} says randomness = "none", but loading a sample draws '
-                    "random numbers.",
-                    fix=(
-                        'Set randomness = "sample", which makes the draws a function of seed and '
-                        "position."
-                    ),
-                )
-        return digests[0] == digests[1]
+        self._drawn |= drawn
+        return found
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:

@@ -414,10 +414,9 @@ def _work(
 
 
 def prepare_worker(fetch: Fetch, *, number: int, workers: int) -> None:
-    """Let data sets find that they are loaded in a worker process, and keep no generators here."""
+    """Let data sets find that they are loaded in a worker process."""
     dataset: Any = fetch.dataset
     private_torch.set_worker_info(number=number, workers=workers, seed=fetch.seed, dataset=dataset)
-    fetch.alone = True
 
 
 def _error_of_init(

@@ -5,9 +5,10 @@ So a checkpoint holds no generator state: resuming at step 137 means keying step
 
 from __future__ import annotations
 
+import ctypes
 import random
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
@@ -183,49 +184,157 @@ def _seed_numpy_and_python(value: int) -> None:
     random.seed(value)
 
 
-def _numpy_and_python() -> tuple[object, ...]:
-    """Return the state of the generators of numpy and `random`, to be compared."""
+def _numpy_state() -> tuple[object, ...]:
+    """Return the state of numpy's generator, to be compared."""
     state: Any = np.random.get_state(legacy=False)
     words = state["state"] if state["bit_generator"] == "MT19937" else None
     position = (words["pos"], words["key"].tobytes()) if words else repr(state["state"])
     # numpy keeps the second of two Gaussian numbers beside its generator.
-    return position, state["has_gauss"], state["gauss"], random.getstate()
+    return position, state["has_gauss"], state["gauss"]
 
 
-def comparable_state() -> tuple[object, ...]:
-    """Return the state of the global generators on the CPU: equal values mean that nothing drew."""
-    return torch.get_rng_state().numpy().tobytes(), *_numpy_and_python()
+def comparable_state() -> Mapping[str, object]:
+    """Return the states of the global generators on the CPU: equal values mean that nothing drew.
+
+    They are named as in `SEEDERS`.
+    """
+    return {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "numpy": _numpy_state(),
+        "random": random.getstate(),
+    }
 
 
 @contextmanager
 def restore_generators(*, keyed: bool = False) -> Iterator[None]:
     """Put the global generators back to where they were, whatever is drawn inside.
 
-    `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`). Then numpy
-    gets another bit generator inside, because to set its state back costs 25 us.
+    `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`), which
+    makes this several times as fast.
     """
+    if keyed:
+        with LentGenerators():
+            yield
+        return
     torch_state = torch.get_rng_state()
     python_state = random.getstate()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     outer = mtrand.get_bit_generator()
     numpy_state: Any = np.random.get_state(legacy=False)
-    if keyed:
-        mtrand.set_bit_generator(_SPARE.pop() if _SPARE else np.random.MT19937(0))
     try:
         yield
     finally:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
-        inner = mtrand.get_bit_generator()
-        if inner is not outer:
-            _SPARE.append(inner)
+        if mtrand.get_bit_generator() is not outer:
             mtrand.set_bit_generator(outer)
-        # A Gaussian number that waits to be drawn is lost when the bit generator is exchanged.
-        if not keyed or numpy_state["has_gauss"]:
-            np.random.set_state(numpy_state)
+        np.random.set_state(numpy_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
 
 
-_SPARE: list[Any] = []
-"""Bit generators for `restore_generators`, one for each level; a new one takes 200 us."""
+class LentGenerators:
+    """Context that lends the global generators, and puts them back when it is left.
+
+    Whoever draws from one inside keys it before. The public functions of numpy and `random` take 60
+    us to read and set their states. So numpy gets another bit generator inside, and the words of
+    both are read where they lie in memory.
+    """
+
+    def __enter__(self) -> LentGenerators:
+        self._torch = torch.default_generator.get_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        self._python = _python_state()
+        self._outer = mtrand.get_bit_generator()
+        self._gauss = _waiting_gauss(self._outer)
+        self._inner = _SPARE.pop() if _SPARE else np.random.MT19937(0)
+        mtrand.set_bit_generator(self._inner)
+        self._numpy = _words(self._inner)
+        return self
+
+    def find_drawn(self) -> set[str]:
+        """Return the names, as in `SEEDERS`, of the generators that were drawn from or keyed."""
+        names = set()
+        now = torch.default_generator.get_state()
+        if now.numpy().tobytes() != self._torch.numpy().tobytes():
+            names.add("torch")
+        inner = mtrand.get_bit_generator()
+        if inner is not self._inner or _words(inner) != self._numpy:
+            names.add("numpy")
+        if _python_state() != self._python:
+            names.add("random")
+        return names
+
+    def __exit__(self, *_: object) -> None:
+        torch.default_generator.set_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        if _python_state() != self._python:
+            _set_python_state(self._python)
+        mtrand.set_bit_generator(self._outer)
+        _SPARE.append(self._inner)
+        if self._gauss is not None:  # lost when the bit generator was exchanged
+            state: Any = np.random.get_state(legacy=False)
+            np.random.set_state({**state, "has_gauss": 1, "gauss": self._gauss})
+
+
+SEEDERS: Mapping[str, Callable[[int], object]] = {
+    "torch": seed_torch,
+    "numpy": lambda value: np.random.seed(value & 0xFFFFFFFF),
+    "random": random.seed,
+}
+"""What keys each of the global generators, as `key_all` keys them all."""
+
+_SPARE: list[np.random.MT19937] = []
+"""Bit generators for `LentGenerators`, one for each level; a new one takes 200 us."""
+
+_TWISTER = struct.Struct("625I")
+"""A Mersenne twister: 624 words, and the place among them, which `random` has in front."""
+
+
+def _words(generator: np.random.MT19937) -> bytes:
+    return ctypes.string_at(generator.ctypes.state_address, _TWISTER.size)
+
+
+def _waiting_gauss(generator: Any) -> float | None:
+    """Return the second of two Gaussian numbers, if the global generator of numpy keeps one."""
+    if not isinstance(generator, np.random.MT19937):
+        state: Any = np.random.get_state(legacy=False)
+        return state["gauss"] if state["has_gauss"] else None
+    words = _words(generator)
+    number = np.random.standard_normal()
+    if _words(generator) == words:
+        return number
+    ctypes.memmove(generator.ctypes.state_address, words, len(words))
+    return None
+
+
+_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
+_PLACE = id(_PYTHON) + object.__basicsize__
+
+
+def _python_words() -> bytes:
+    return ctypes.string_at(_PLACE, _TWISTER.size)
+
+
+def _tuple_of(words: bytes) -> tuple[int, ...]:
+    place, *numbers = _TWISTER.unpack(words)
+    return (*numbers, place)
+
+
+# Where Python lays its generator out in another way, its own functions are used, which take longer.
+if (
+    type(_PYTHON).__basicsize__ - object.__basicsize__ >= _TWISTER.size
+    and _tuple_of(_python_words()) == random.getstate()[1]
+):
+
+    def _python_state() -> tuple[Any, ...]:
+        """Return the state of `random`, to be compared and set again."""
+        return _python_words(), _PYTHON.gauss_next
+
+    def _set_python_state(state: tuple[Any, ...]) -> None:
+        random.setstate((_PYTHON.VERSION, _tuple_of(state[0]), state[1]))
+
+else:
+    _python_state = random.getstate
+    _set_python_state = random.setstate
