@@ -221,7 +221,7 @@ class Fetch:
                 self._drawn = set(SEEDERS)
         self._is_checked = True
 
-    def _digest(self, first: Sequence[int], value: int, other: int | None = None) -> str:
+    def _digest(self, first: Sequence[int], value: int, other: int | None = None) -> int:
         """Return a digest of the first sample under a key, and remember what it draws from.
 
         Generators that it was not seen to draw from have the key `other`, if that is given.
