@@ -63,6 +63,7 @@ FIRST_PAGES = {
     "grid search": "guide/hyperparameter-search",
     "jupyter": "guide/notebooks",
     "notebook": "guide/notebooks",
+    "model card": "reference/reports",
     "troubleshooting": "guide/troubleshooting",
     "hang": "guide/troubleshooting",
     "nan": "reference/non-finite",
