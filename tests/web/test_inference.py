@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -31,6 +32,8 @@ from assay.formats.export_folder import (
     sha256_of,
 )
 from assay.formats.json_codec import write_json
+from assay.web.inference.batching import Batcher
+from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import parse_infer, parse_plain
 from assay.web.inference.served_model import ModelInputError, ServedModel
 from web.model_server import Server, serving
@@ -316,13 +319,39 @@ def test_a_model_whose_samples_depend_on_each_other_runs_them_one_request_at_a_t
     nodes = [mean, helper.make_node("Sub", ["x", "mean"], ["y"])]
     folder = leave(tmp_path / "mean", nodes, {"x": POINTS}, schema, axis=np.array([0]))
 
-    with serving(folder, "--wait-ms", "50") as server:
+    with serving(folder) as server:
         assert "depends on the others of its batch" in server.said[2]
-        with ThreadPoolExecutor(3) as pool:
-            found = list(pool.map(server.predict, [POINTS] * 3))
 
-    for _, answer in found:
-        np.testing.assert_allclose(answer["y"], POINTS - POINTS.mean(0), atol=1e-5)
+    async def ask() -> list[dict[str, NDArray[Any]]]:
+        model = ServedModel.open(folder)
+        batcher = Batcher(model, ServerMetrics(), max_samples=32, max_wait_s=60)
+        found = await asyncio.gather(*(batcher.run({"x": POINTS[: i + 2]}) for i in range(3)))
+        await batcher.close()
+        return found
+
+    for i, outputs in enumerate(asyncio.run(ask())):
+        points = POINTS[: i + 2]
+        np.testing.assert_allclose(outputs["y"], points - points.mean(0), atol=1e-5)
+
+
+def test_a_server_that_is_told_to_end_answers_and_lets_each_connection_end(linear: Path) -> None:
+    # Both requests fill a batch; the first one alone would wait for a minute.
+    with (
+        serving(linear, "--wait-ms", "60000", "--max-batch", "12") as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(server.predict, POINTS)
+        while server.metric("assay_serve_in_flight") < 1:
+            pass
+        server.process.send_signal(signal.SIGTERM)
+        while server.ask("GET", "/v2/health/ready")[0] != 503:
+            pass
+
+        status, _, headers = server.ask("POST", "/predict", {"x": POINTS.tolist()})
+
+        assert (status, headers["connection"]) == (200, "close")
+        assert waiting.result()[0] == 200
+        assert server.process.wait(60) == 0
 
 
 def test_what_its_certificate_does_not_vouch_for_is_not_served(

@@ -11,7 +11,7 @@ from assay.cli.one_run import LAST
 from assay.cli.permission import say, trust_option
 from assay.cli.terminal import echo
 from assay.core.errors import MissingExtraError
-from assay.web.inference import DEFAULT_PORT, LOCAL, TOKEN_VARIABLE
+from assay.web.inference import TOKEN_VARIABLE
 
 _NEEDED = ("onnxruntime", "prometheus_client", "starlette", "uvicorn")
 _PORT = click.IntRange(0, 65_535)
@@ -34,14 +34,18 @@ _SECONDS = click.FloatRange(0.001, 86_400)
     show_default=False,
     help="Of the model. Left out: that of DIR, or the run's id.",
 )
-@click.option("--port", metavar="P", type=_PORT, default=DEFAULT_PORT, help="0: any that is free.")
-@click.option("--host", metavar="ADDRESS", default=LOCAL, help="Beyond this machine: with a token.")
+@click.option("--port", metavar="P", type=_PORT, default=8000, help="0: any that is free.")
+@click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="A token is needed beyond it.")
 @click.option("--token-file", metavar="FILE", help=f"Holds a token, as does {TOKEN_VARIABLE}.")
 @click.option("--max-batch", metavar="N", type=_COUNT, default=32, help="Samples that run at once.")
-@click.option("--wait-ms", metavar="MS", type=_WAIT, default=0, help="Of a request, for others.")
+@click.option(
+    "--wait-ms", metavar="MS", type=_WAIT, default=0, help="Longest wait for others to join."
+)
 @click.option("--max-requests", metavar="N", type=_COUNT, default=256, help="More at once get 429.")
 @click.option("--max-mb", metavar="MB", type=_COUNT, default=32, help="Size of a request.")
-@click.option("--timeout", metavar="S", type=_SECONDS, default=30, help="Of one answer.")
+@click.option(
+    "--timeout", metavar="S", type=_SECONDS, default=30, help="Longest wait for an answer."
+)
 @trust_option
 def command(
     address: str,

@@ -82,6 +82,8 @@ class Batcher:
     async def _gather(self) -> None:
         """Wait until a batch is full, or its first request has waited long enough."""
         await asyncio.sleep(0)  # what has arrived already is read first
+        if self.model.why_alone:
+            return
         end_s = self._waiting[0].since_s + self._max_wait_s
         while not self._is_closing and (left_s := end_s - self._loop.time()) > 0:
             if sum(each.samples for each in self._waiting) >= self._max_samples:

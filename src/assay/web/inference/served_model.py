@@ -170,7 +170,11 @@ class ModelSource:
         with subprocess.Popen(
             words, stdin=None if may_ask else subprocess.DEVNULL, stdout=subprocess.DEVNULL
         ) as self._export:
-            code = self._export.wait()
+            try:
+                code = self._export.wait()
+            except BaseException:  # raised again: a signal ends the export, too
+                self._export.terminate()
+                raise
         if code:
             raise InputError(
                 f"{self.address} was not exported, and is not served.",

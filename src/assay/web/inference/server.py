@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.core.errors import AssayError
-from assay.core.signals import Signals, answering
+from assay.core.signals import Signals, answering, obeying
 from assay.core.version import version
 from assay.web.access import (
     Keys,
@@ -35,7 +35,7 @@ from assay.web.access import (
     require_token,
     send_answer,
 )
-from assay.web.inference import DEFAULT_PORT, LOCAL, TOKEN_VARIABLE
+from assay.web.inference import TOKEN_VARIABLE
 from assay.web.inference.batching import Batcher
 from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import (
@@ -56,22 +56,22 @@ so long; it looks so often."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServerOptions:
-    """Options of a server of one model. `port` 0 is any that is free.
+    """Options of a server of one model. `port` 0 is any that is free, `name` "" that of its source.
 
     A batch has at most `max_batch` samples, and its first request waits at most `max_wait_s` for
     others. `max_requests` are answered at once, each within `timeout_s`; a request has at most
     `max_body_bytes`.
     """
 
-    name: str = ""
-    host: str = LOCAL
-    port: int = DEFAULT_PORT
-    token: str = ""
-    max_batch: int = 32
-    max_wait_s: float = 0.0
-    max_requests: int = 256
-    max_body_bytes: int = 32 << 20
-    timeout_s: float = 30.0
+    name: str
+    host: str
+    port: int
+    token: str
+    max_batch: int
+    max_wait_s: float
+    max_requests: int
+    max_body_bytes: int
+    timeout_s: float
 
 
 def serve_model(
@@ -84,7 +84,7 @@ def serve_model(
     token, and for a model that is not to be served.
     """
     require_token(wanted.host, wanted.token, TOKEN_VARIABLE)
-    with listen(wanted.host, wanted.port) as listener, contextlib.closing(source):
+    with obeying(), listen(wanted.host, wanted.port) as listener, contextlib.closing(source):
         port = listener.getsockname()[1]
         shown = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
         model = source.read(may_ask=True)
@@ -104,7 +104,10 @@ def serve_model(
             proxy_headers=False,
         )
         show(root, server.name, model)
-        _DrainingServer(config, server).run(sockets=[listener])
+        running = _DrainingServer(config, server)
+        running.run(sockets=[listener])
+        if signal.SIGINT in running.heard:
+            raise KeyboardInterrupt
 
 
 class ModelServer:
@@ -122,14 +125,13 @@ class ModelServer:
         self.metrics = ServerMetrics()
         self.metrics.in_flight.set_function(lambda: self._in_flight)
         self.is_draining = False
-        self.last_request_s = 0.0
         self._source, self._first, self._show = source, model, show
         self._keys = Keys(b"", wanted.token)
         self._rules = Rules("")
         self._app = self._routes()
         self._swap = asyncio.Lock()
         self._current: Batcher | None = None
-        self._in_flight = 0
+        self._in_flight, self._last_request_s = 0, 0.0
 
     @property
     def current(self) -> Batcher:
@@ -157,30 +159,24 @@ class ModelServer:
             await send(message)
 
         refusal = self._refusal(scope, is_work)
-        if refusal is not None:
-            status, what, fix = refusal
-            await send_answer(sending, status, _problem(what, fix=fix), "application/json")
-        elif not is_work:
-            await self._app(scope, receive, sending)
-        if not is_work:
-            return
-        self.last_request_s = began_s
-        if refusal is None:
-            self._in_flight += 1
-            try:
+        self._in_flight += is_work
+        try:
+            if refusal is None:
                 await self._app(scope, receive, sending)
-            finally:
-                self._in_flight -= 1
-        self.metrics.requests.labels(status).inc()
-        self.metrics.seconds.observe(time.monotonic() - began_s)
+            else:
+                status, what, fix = refusal
+                await send_answer(sending, status, _problem(what, fix=fix), "application/json")
+        finally:
+            self._in_flight -= is_work
+        if is_work:
+            self._last_request_s = began_s
+            self.metrics.requests.labels(status).inc()
+            self.metrics.seconds.observe(time.monotonic() - began_s)
 
-    async def drain(self) -> None:
-        """Wait until nobody asks any more, for as long as a server that is told to end may."""
-        end_s = time.monotonic() + _DRAIN_S
-        while (now_s := time.monotonic()) < end_s:
-            if not self._in_flight and now_s - self.last_request_s > _QUIET_S:
-                return
-            await asyncio.sleep(_POLL_S)
+    @property
+    def is_quiet(self) -> bool:
+        """True once nobody waits for an answer, and nobody has asked for a moment."""
+        return not self._in_flight and time.monotonic() - self._last_request_s > _QUIET_S
 
     def _refusal(self, scope: Scope, is_work: bool) -> Refusal | None:
         path = str(scope["path"])
@@ -327,12 +323,12 @@ class _DrainingServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: ModelServer) -> None:
         super().__init__(config)
         self._app = app
-        self._heard: list[int] = []
+        self.heard: list[int] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         def end(signals: Signals, number: int) -> None:
-            self._heard = signals.heard
+            self.heard = signals.heard
             self.force_exit = len(signals.heard) > 1
             self.should_exit = True
 
@@ -341,8 +337,11 @@ class _DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.is_draining = True
-        if signal.SIGTERM in self._heard:
-            await self._app.drain()
+        end_s = time.monotonic() + _DRAIN_S
+        while signal.SIGTERM in self.heard and not self._app.is_quiet and not self.force_exit:
+            if time.monotonic() > end_s:
+                break
+            await asyncio.sleep(_POLL_S)
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         await super().shutdown(sockets)
 
