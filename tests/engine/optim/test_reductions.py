@@ -23,6 +23,8 @@ from engine.toys import net, points, same_bits, weights_of
 X = torch.arange(12.0, dtype=torch.float64).reshape(4, 3).div(10).requires_grad_()
 Y = torch.tensor([0, 2, -100, 1])
 MASK = torch.tensor([[True, False, True]] * 4)
+ONLY = torch.tensor([[True, False, False]] + [[False] * 3] * 3)
+NONE = torch.zeros(4, 3, dtype=torch.bool)
 ONE = torch.ones(3, dtype=torch.float64)
 
 
@@ -57,9 +59,22 @@ def noted(compute: Callable[[], Tensor]) -> tuple[Tensor, Any]:
         (lambda: F.mse_loss(X, X + 1) + 0.1 * X.square().mean(), 12),
         (lambda: F.mse_loss(X, X + 1) + 0.1 * X.square().sum(1).mean(), 4),
         (lambda: sum([X.mean(), X.square().mean()]), 12),
-        (lambda: torch.stack([X.mean(), X.square().mean()]).mean(), 12),
+        (lambda: torch.stack([X.mean(), X.square().mean()]).mean(), 24),
         (lambda: torch.stack([X.mean(), X.square().mean()]).sum(), 12),
         (lambda: X.mean().add_(1).mul_(2), 12),
+        (lambda: sum(F.mse_loss(row, row + 1) for row in X) / len(X), 12),
+        (lambda: torch.stack([F.mse_loss(row, row + 1) for row in X]).mean(), 12),
+        (lambda: (X * MASK).sum() / max(1, MASK.sum().item()), 8),
+        (lambda: (X * MASK).sum() / max(1, int(MASK.sum())), 8),
+        (lambda: F.l1_loss(X[MASK], X[MASK] + 1, reduction="sum") / len(X[MASK]), 8),
+        (lambda: F.l1_loss(X[MASK], X[MASK] + 1, reduction="none").mul(2).mean(), 8),
+        (lambda: X[:, None].square().sum() / (X.shape[0] * X.shape[1]), 12),
+        (lambda: F.mse_loss(X, X + 1, reduction="sum") / X.numel(), 12),
+        (lambda: (X * 0).sum() / NONE.sum().clamp(min=1), 0),
+        (lambda: (X * 0).sum() / torch.maximum(NONE.sum(), ONE[0]), 0),
+        (lambda: (X * 0).sum() / max(1, NONE.sum().item()), 0),
+        (lambda: (X * 0).sum() / max(NONE.sum(), 1), 0),
+        (lambda: (X * ONLY).sum() / max(1, ONLY.sum()), 1),
     ],
 )
 def test_what_a_mean_was_divided_by_is_known(compute: Any, weight: float) -> None:
@@ -75,6 +90,7 @@ def test_what_a_mean_was_divided_by_is_known(compute: Any, weight: float) -> Non
         lambda: F.cross_entropy(X, Y, reduction="sum"),
         lambda: F.cross_entropy(X, Y, reduction="sum") * 0.5 + 2 * X.sum(),
         lambda: X.sum() / 1000,
+        lambda: torch.stack([X.sum(), X.square().sum()]).mean(),
     ],
 )
 def test_a_sum_stays_a_sum(compute: Any) -> None:
@@ -98,6 +114,8 @@ def test_a_sum_stays_a_sum(compute: Any) -> None:
         lambda: X.median(),
         lambda: ONE.mean(),
         lambda: F.mse_loss(X, X + 1, size_average=True),
+        lambda: sum(F.mse_loss(row, row + 1) for row in X),  # the mean of a sample, added up
+        lambda: X.sum() / (MASK.sum().item() + 0.5),  # a number that nobody counted
     ],
 )
 @pytest.mark.filterwarnings("ignore:size_average and reduce")
@@ -211,6 +229,37 @@ def test_what_such_a_loss_is_can_be_said() -> None:
 
     assert not same_bits(means, sums)
     assert recorder.curve("train/loss")[0][1] > single.curve("train/loss")[0][1]
+
+
+def masked(pred: Tensor, target: Tensor) -> Tensor:
+    counted = target[:, 0] > 2  # of some batches nothing
+    return ((pred - target).square().sum(1) * counted).sum() / counted.sum().clamp(min=1)
+
+
+def masked_in_python(pred: Tensor, target: Tensor) -> Tensor:
+    counted = target[:, 0] > 2
+    return ((pred - target).square().sum(1) * counted).sum() / max(1, int(counted.sum()))
+
+
+def sample_by_sample(pred: Tensor, target: Tensor) -> Tensor:
+    return torch.stack([F.mse_loss(*pair) for pair in zip(pred, target, strict=True)]).mean()
+
+
+@pytest.mark.parametrize("criterion", [masked, masked_in_python, sample_by_sample])
+def test_a_split_has_one_loss_whatever_the_size_of_its_batches(
+    criterion: Callable[..., Tensor],
+) -> None:
+    inputs, targets = torch.randn(20, 3), torch.randn(20, 2).mul(2)
+    targets[:2, 0], targets[2:, 0] = 3, targets[2:, 0].abs()
+    targets[4:8, 0] = 0
+    process = Supervised(nn.Linear(3, 2), criterion)
+
+    losses = []
+    for size in (20, 4, 3):
+        batches = list(zip(inputs.split(size), targets.split(size), strict=True))
+        losses.append(evaluate(process, batches, split="valid")[0]["valid/loss"])
+
+    assert losses[1:] == pytest.approx([losses[0]] * 2)
 
 
 def test_what_is_evaluated_with_such_a_loss_counts_by_its_samples() -> None:

@@ -31,23 +31,28 @@ Reduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True, slots=True)
 class _Reduced:
-    """One number that torch made of many; `numel` is how many, 0 where that is not known any more.
+    """One number that torch made of many.
 
     `weight` is what a mean was divided by, made when it is asked for if it depends on the data;
-    None for a sum.
+    None for a sum. `is_counted`: it is the number of what was selected, and that of the samples by
+    chance alone. `shape` has the entries of a sum, and is empty where they are not known any more.
+    `terms` is how many such numbers were added up.
     """
 
     result: Tensor  # kept alive: no other tensor gets its id
     weight: Callable[[], Tensor] | int | None
-    numel: int = 0
+    is_counted: bool = False
+    shape: tuple[int, ...] = ()
+    terms: int = 1
 
 
 class Reductions(TorchFunctionMode):
     """Context that records which means and sums torch computes, to tell a loss's denominator.
 
     `samples` is the size of the batch. `weigh` returns a loss with its denominator. A multiple of
-    a mean is a mean, and so is the sum of two with the same denominator. Results are the same as
-    without it, and no device waits.
+    a mean is a mean, and so is the sum of two with the same denominator; one of losses of single
+    samples is known where their number divides it. Results are the same as without it, and no
+    device waits.
     """
 
     def __init__(self, samples: int) -> None:
@@ -56,14 +61,17 @@ class Reductions(TorchFunctionMode):
         self._known: dict[int, _Reduced] = {}
         self._stacks: dict[int, tuple[Tensor, list[_Reduced | None]]] = {}
         self._selected: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        self._floors: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}
+        self._numbers: set[float] = set()
+        self._compared: list[Tensor] = []
 
     def knows(self, loss: object) -> bool:
         """Return whether this tensor is a mean or a sum that was watched."""
-        return id(loss) in self._known
+        return self._find(loss) is not None
 
     def weight(self, loss: Tensor) -> Weight | None:
         """Return what a mean was divided by; None for anything else."""
-        known = self._known.get(id(loss))
+        known = self._find(loss)
         if known is None:
             return None
         return known.weight() if callable(known.weight) else known.weight
@@ -81,12 +89,11 @@ class Reductions(TorchFunctionMode):
             return loss
         if reduction == "sum":
             return WeightedLoss(loss, None, is_mean=False)
-        known = self._known.get(id(loss))
+        known = self._find(loss)
         if known is None and torch.is_grad_enabled():
             raise _unknown(who)
         weight = self.weight(loss)
-        is_sample_mean = isinstance(weight, int) and self._is_regular(weight)
-        if known is None or is_sample_mean:
+        if known is None or self._is_sample_mean(known):
             return loss
         if weight is None:
             return WeightedLoss(loss, None, is_mean=False)
@@ -116,10 +123,21 @@ class Reductions(TorchFunctionMode):
             note = _NOTES.get(func)
             known = note(self, result, args, kwargs or {}) if note is not None else None
             if known is not None:
-                self._known[id(result)] = _Reduced(result, known.weight, known.numel)
+                self._known[id(result)] = replace(known, result=result)
             else:
                 self._known.pop(id(result), None)  # an operation in place may have changed it
+            if self._selected and result.dim() and self.is_selected(args, result.shape[0]):
+                self._selected[id(result)] = result
+        elif func in _READS or (func in _LENGTHS and self.is_selected(args)):
+            self._numbers |= {result} if isinstance(result, int | float) else set()
         return result
+
+    def _find(self, loss: object) -> _Reduced | None:
+        """Return what is known of a loss; a sum of losses of parts of the batch is not known."""
+        known = self.reduction_of(loss)
+        if known is None or known.terms == 1 or not isinstance(known.weight, int):
+            return known
+        return known if known.is_counted or self._is_sample_mean(known) else None
 
     def reduction_of(self, value: Any) -> _Reduced | None:
         """Return what is known of a result of before."""
@@ -133,6 +151,41 @@ class Reductions(TorchFunctionMode):
         """Note a tensor of the entries that a mask lets through."""
         self._selected[id(result)] = result
 
+    def is_selected(self, parts: Iterable[Any], length: int | None = None) -> bool:
+        """Return whether one of these is a tensor, of this length, that a mask let through."""
+        selected = [part for part in parts if id(part) in self._selected]
+        return any(length in (None, part.shape[0]) for part in selected)
+
+    def floor(self, result: Tensor, count: Callable[[], Tensor]) -> None:
+        """Note a number that is `count` or, if that is smaller, another one."""
+        self._floors[id(result)] = result, count
+
+    def compare(self, count: Tensor) -> None:
+        """Note a number that decides in Python, as in `max(count, 1)`."""
+        self._compared.append(count)
+
+    def divide(self, known: _Reduced, number: float) -> _Reduced | None:
+        """Return what a sum is, divided by a number: a mean, a multiple, or None: who knows."""
+        if number == 1:  # max(count, 1)
+            counts = {*self._numbers, *map(float, self._compared)}
+            if 0 in counts and not known.result:
+                return _Reduced(known.result, 0, is_counted=True)
+            if 1 in counts:
+                return _Reduced(known.result, 1, is_counted=True)
+        if number in self._numbers:
+            return _Reduced(known.result, lambda: torch.tensor(float(number)))
+        is_count = known.is_counted or self._is_regular(number)
+        if is_count and number in {self.samples, *_counts(known.shape)}:
+            return _Reduced(known.result, int(number), known.is_counted)
+        return None if self._numbers else known
+
+    def divide_by(self, known: _Reduced, divisor: Tensor) -> _Reduced:
+        """Return what a sum is, divided by a tensor: by nothing, where only a floor divides it."""
+        if id(divisor) not in self._floors:
+            return _Reduced(known.result, lambda: divisor)
+        _, count = self._floors[id(divisor)]
+        return _Reduced(known.result, lambda: torch.where(count() == 0, 0, divisor))
+
     def combine(self, parts: Sequence[_Reduced | None]) -> _Reduced | None:
         """Return the sum of several, or their mean; None where their denominators are not one."""
         known = [part for part in parts if part is not None]
@@ -141,26 +194,42 @@ class Reductions(TorchFunctionMode):
         first = known[0]
         weights = [part.weight for part in known]
         if all(weight is first.weight or weight == first.weight for weight in weights):
-            return replace(first, numel=0)
-        if all(isinstance(weight, int) and self._is_regular(weight) for weight in weights):
+            terms = sum(part.terms for part in known)
+            is_counted = any(part.is_counted for part in known)
+            shape = first.shape if all(part.shape == first.shape for part in known) else ()
+            return replace(first, is_counted=is_counted, shape=shape, terms=terms)
+        if all(self._is_sample_mean(part) for part in known):
             return _Reduced(first.result, self.samples)
         return None
 
-    def whole(self, source: Tensor) -> tuple[_Reduced | None, int]:
-        """Return (what is known of the numbers in `source` together, how many entries it has).
+    def whole(self, source: Tensor) -> _Reduced | None:
+        """Return what is known of the sum of the numbers in `source`.
 
-        (None, 0) for a tensor that is not about the samples of the batch.
+        None for a tensor that is not about the samples of the batch.
         """
         if not source.dim():
-            return self.reduction_of(source), 0
+            return self.reduction_of(source)
         if id(source) in self._stacks:
             _, parts = self._stacks[id(source)]
-            return self.combine(parts), 0
-        is_ours = id(source) in self._selected or self._is_regular(source.shape[0])
-        return None, source.numel() if is_ours else 0
+            return self.combine(parts)
+        is_counted = id(source) in self._selected
+        is_ours = is_counted or self._is_regular(source.shape[0])
+        return _Reduced(source, None, is_counted, tuple(source.shape)) if is_ours else None
 
-    def _is_regular(self, count: int) -> bool:
+    def _is_sample_mean(self, known: _Reduced) -> bool:
+        weight = known.weight
+        return isinstance(weight, int) and not known.is_counted and self._is_regular(weight)
+
+    def _is_regular(self, count: float) -> bool:
         return self.samples > 0 and count % self.samples == 0 and count > 0
+
+
+def _counts(shape: Sequence[int]) -> set[int]:
+    """Return what a mean over some dims of a tensor is divided by: each product of its dims."""
+    products = {1}
+    for size in shape:
+        products |= {product * size for product in products}
+    return products - {1} | {math.prod(shape)}
 
 
 def _unknown(who: object) -> InputError:
@@ -280,9 +349,10 @@ def _criterion(func: Any) -> _Note:
             return None  # of torch before 0.4
         match given["reduction"]:
             case "sum":
-                return _Reduced(result, None)
+                shape = tuple(next(iter(given.values())).shape)
+                return _Reduced(result, None, watch.is_selected(given.values()), shape)
             case "mean" | "batchmean":
-                return _Reduced(result, denominator(given))
+                return _Reduced(result, denominator(given), watch.is_selected(given.values()))
         return None
 
     return note
@@ -301,10 +371,20 @@ def _mean(
 ) -> _Reduced | None:
     if result.dim():
         return None
-    known, count = watch.whole(_source(args, kwargs))
-    if known is None and count:
-        return _Reduced(result, count)
-    return known
+    source = _source(args, kwargs)
+    known = watch.whole(source)
+    if known is None or not source.dim():
+        return known
+    if known.result is source:
+        return replace(known, weight=source.numel(), shape=())
+    return _mean_of_terms(known)
+
+
+def _mean_of_terms(known: _Reduced) -> _Reduced:
+    """Return the mean of several numbers with one denominator: over all that they are of."""
+    if not isinstance(known.weight, int):
+        return known
+    return replace(known, weight=known.weight * known.terms, terms=1)
 
 
 def _sum(
@@ -312,10 +392,7 @@ def _sum(
 ) -> _Reduced | None:
     if result.dim():
         return None
-    known, count = watch.whole(_source(args, kwargs))
-    if known is None and count:
-        return _Reduced(result, None, count)
-    return known
+    return watch.whole(_source(args, kwargs))
 
 
 def _identity(
@@ -341,11 +418,12 @@ def _quotient(
     if known is None:
         return None
     if isinstance(other, int | float):
-        is_count = known.weight is None and other in (watch.samples, known.numel) and other > 0
-        return _Reduced(result, int(other)) if is_count else known
+        if known.weight is None:
+            return watch.divide(known, other)
+        return _mean_of_terms(known) if other == known.terms else known
     if known.weight is None and not other.requires_grad and not other.dim():
         # A sum over what a mask lets through, divided by their number.
-        return _Reduced(result, lambda: other)
+        return watch.divide_by(known, other)
     return None
 
 
@@ -378,6 +456,24 @@ def _selection(
         watch.select(result)
 
 
+def _floor(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    one, *others = (*args, *kwargs.values())
+    if result.dim() or not others:
+        return
+    other = others[0]
+    count = (lambda: torch.minimum(one, other)) if isinstance(other, Tensor) else (lambda: one)
+    watch.floor(result, count)
+
+
+def _comparison(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    if not result.dim() and isinstance(args[0], Tensor):
+        watch.compare(args[0])
+
+
 _OPERATIONS: dict[str, _Note] = {
     **dict.fromkeys(("mean",), _mean),
     **dict.fromkeys(("sum",), _sum),
@@ -392,7 +488,11 @@ _OPERATIONS: dict[str, _Note] = {
     ),
     **dict.fromkeys(("stack", "hstack", "cat", "concat"), _stack),
     **dict.fromkeys(("__getitem__", "masked_select"), _selection),
+    **dict.fromkeys(("clamp", "clamp_min", "clip", "max", "maximum"), _floor),
+    **dict.fromkeys(("gt", "lt", "__gt__", "__lt__"), _comparison),
 }
+_LENGTHS = {Tensor.__len__, Tensor.numel, Tensor.size, torch.numel}
+_READS = {Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__}
 _NOTES: dict[Any, _Note] = {func: _criterion(func) for func in _DENOMINATORS}
 _NOTES |= {
     getattr(owner, name): note
