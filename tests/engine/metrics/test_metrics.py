@@ -439,6 +439,24 @@ def test_scores_say_what_is_wrong(act: Any, said: str, fix: str) -> None:
     assert fix in caught.value.fix
 
 
+def test_accuracy_counts_no_target_as_an_error_that_only_the_criterion_ignores() -> None:
+    for pred in (torch.randn(4, 3), torch.zeros(4, dtype=torch.int64)):
+        metric = Accuracy()
+        metric.update({"pred": pred, "target": torch.tensor([0, -1, 2, -1])})
+        with pytest.raises(InputError, match="2 targets are ") as caught:
+            metric.value()
+        assert "`ignore_index`, here -100" in caught.value.fix
+
+        told = Accuracy(ignore_index=-1)
+        told.update({"pred": pred, "target": torch.tensor([0, -1, 2, -1])})
+        assert told.value() in (0.0, 0.5, 1.0)
+
+    other = Accuracy()
+    other.merge(metric)
+    with pytest.raises(InputError, match="2 targets are below 0"):
+        other.value()
+
+
 def test_a_class_that_does_not_exist_is_told_when_the_value_is_asked_for() -> None:
     metric = F1()
 

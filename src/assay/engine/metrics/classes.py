@@ -22,7 +22,7 @@ class Accuracy:
 
     Reads `output["pred"]` of shape (batch, classes, ...) or, for `top` 1, class indices of the
     target's shape, and `output["target"]` of shape (batch, ...). A target of `ignore_index` is not
-    counted.
+    counted; one that is no class, as what the criterion alone ignores, is an InputError of `value`.
     """
 
     def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
@@ -35,6 +35,8 @@ class Accuracy:
     def reset(self) -> None:
         self.right: Tensor | int = 0
         self.count: Tensor | int = 0
+        self.outside: Tensor | int = 0
+        self._classes: int | None = None
 
     def update(self, output: Any) -> None:
         pred, target = take_parts(output, "pred", "target", by="Accuracy")
@@ -46,14 +48,21 @@ class Accuracy:
         else:
             hits = (pred.topk(self.top, dim=1).indices == target.unsqueeze(1)).any(dim=1)
         kept = target != self.ignore_index
+        is_outside = target < 0 if classes is None else (target < 0) | (target >= classes)
+        self._classes = classes
         self.right = self.right + (hits & kept).sum()
         self.count = self.count + kept.sum()
+        self.outside = self.outside + (is_outside & kept).sum()
 
     def merge(self, other: Accuracy) -> None:
         self.right = self.right + other.right
         self.count = self.count + other.count
+        self.outside = self.outside + other.outside
+        self._classes = self._classes or other._classes
 
     def value(self) -> float:
+        if outside := int(self.outside):
+            raise _outside(f"{outside} targets", self._classes, self.ignore_index)
         count = int(self.count)
         return int(self.right) / count if count else float("nan")
 
@@ -121,12 +130,7 @@ class Confusion:
         classes = self.classes or 0
         counts = self._counts.cpu()
         if counts[-1]:
-            raise InputError(
-                f"{int(counts[-1])} targets or predictions are not among the classes 0 to"
-                f" {classes - 1}.",
-                fix="Is `classes` right? A target that is not to count is given as"
-                f" {self.ignore_index}.",
-            )
+            raise _outside(f"{int(counts[-1])} targets or predictions", classes, self.ignore_index)
         return counts[:-2].view(classes, classes)
 
     def name(self, index: int) -> str:
@@ -245,6 +249,15 @@ class F1(Score):
     """The harmonic mean of precision and recall."""
 
     wrong = (0.5, 0.5)
+
+
+def _outside(what: str, classes: int | None, ignore_index: int) -> InputError:
+    among = "below 0" if classes is None else f"not among the classes 0 to {classes - 1}"
+    return InputError(
+        f"{what} are {among}.",
+        fix="Is the number of classes right? A target that is not to count has the value of"
+        f" `ignore_index`, here {ignore_index}.",
+    )
 
 
 def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int | None:
