@@ -161,6 +161,7 @@ def test_what_is_no_tensor_is_refused_with_an_example(value: object) -> None:
     ("name", "value", "said", "fix"),
     [
         ("width", "3", 'must be a whole number, not "3"', "write it without quotes: 3"),
+        ("width", "3_0", 'must be a whole number, not "3_0"', "write it without quotes: 30"),
         ("width", 3.0, "must be a whole number, not 3.0", "write 3"),
         ("width", 3.5, "must be a whole number, not 3.5", ""),
         ("width", True, "must be a whole number, not true", ""),

@@ -220,6 +220,12 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             '`seed` must be a whole number, not "3"',
             "write it without quotes: 3",
         ),
+        (
+            "seed = '1_000'",
+            "wrong-type",
+            '`seed` must be a whole number, not "1_000"',
+            "write it without quotes: 1000",
+        ),
         ("seed = [1]", "wrong-type", "`seed` must be a whole number, not a list", ""),
         ("threads = 0", "wrong-value", "`threads` must be at least 1, not 0", ""),
         (

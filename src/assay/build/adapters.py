@@ -186,7 +186,8 @@ def _mend(node: Node) -> Iterator[tuple[str, Node]]:
         case Leaf(str() as text):
             other = value_of(text)
             if not isinstance(other, str):
-                yield f"write it without quotes: {text}", from_plain(other, node.origin)
+                bare = text.replace("_", "") if isinstance(other, int | float) else text
+                yield f"write it without quotes: {bare}", from_plain(other, node.origin)
             elif text.lower() in _SWITCHES:
                 is_on = _SWITCHES[text.lower()]
                 yield f"write {str(is_on).lower()}", Leaf(is_on, node.origin)

@@ -491,7 +491,8 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
     ):
         bare = node.value.strip()
         if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
-            fix = f"write it without quotes: {bare}"
+            # YAML reads a number with `_` in it as text.
+            fix = f"write it without quotes: {bare.replace('_', '')}"
     return problem_at(
         "wrong-type", f"`{dotted(path)}` must be {wanted}, not {show(node)}", node, path, fix
     )
