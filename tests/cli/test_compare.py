@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from assay.formats.run_file import Code
 from assay.report.sample_comparison import seeds_for
+from assay.store.code_trees import CodeFile, code_blobs, put_tree
 from assay.store.layout import Project
 from cli.conftest import Assay
 from run_folders import id_of, make_run
@@ -250,6 +252,25 @@ def test_runs_of_other_data_and_runs_of_one_seed_are_warned_of(
     assert said.code == 0 and "Welch's t-test, n = 2 and 3 runs" in said.out
     assert "warning: b: several runs have the seed 0" in said.err
     assert "b and a are of different data: data.csv, data.valid.source.part" in said.err
+
+
+def test_runs_of_one_group_that_are_of_different_data_or_code_are_warned_of(
+    project: Project, assay: Assay
+) -> None:
+    blobs = code_blobs(project)
+    for seed, text in enumerate((b"width = 8", b"width = 9")):
+        snapshot = put_tree(blobs, {"net.py": CodeFile(digest=blobs.put(text))})
+        files = {"inputs": {"files": {"data.csv": f"10 B, {seed}"}}}
+        attempt = {"code": Code(snapshot=snapshot), "environment": files}
+        make_runs(project, "a", [0.5 + seed / 10], first_seed=seed, attempt=attempt)
+        same = {"code": Code(snapshot=snapshot)} if not seed else {}
+        make_runs(project, "b", [0.6 + seed / 10], first_seed=seed, attempt=same)
+
+    said = assay("compare", "tag = a", "tag = b", "-m", "valid/acc")
+
+    assert "warning: a: its runs are of different code: net.py\n" in said.err
+    assert "warning: a: its runs are of different data: data.csv\n" in said.err
+    assert "b: its runs" not in said.err  # the code of one of them is not here
 
 
 def test_a_run_without_the_metric_or_with_nan_is_named(project: Project, assay: Assay) -> None:

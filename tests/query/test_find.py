@@ -90,6 +90,17 @@ def test_an_expression_that_one_run_fulfils_is_that_run(project: Project, refuse
     assert "did you mean" in refused("model.widht = 1")
 
 
+def test_a_run_of_a_script_without_checkpoints_is_not_told_to_be_trained_again(
+    project: Project,
+) -> None:
+    make_run(project, id="kq3f7abc")
+
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("last", project)
+
+    assert "rerun" not in caught.value.fix and "Saver" in caught.value.fix
+
+
 def test_a_path_is_found_from_anywhere_and_from_inside(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,7 +245,9 @@ def test_a_checkpoint_is_found_by_step_name_best_and_latest(project: Project) ->
 
 
 def test_a_checkpoint_that_is_not_there_names_those_that_are(project: Project) -> None:
-    folder = make_run(project, id="kq3f7abc")
+    folder = make_run(
+        project, id="kq3f7abc", config="seed = 1\n", attempt={"launch": {"user_dirs": []}}
+    )
 
     def text(address: str) -> str:
         with pytest.raises(CheckpointError) as caught:

@@ -413,7 +413,7 @@ def find_unfinished(config: Config, *, job: str = "") -> RunView | None:
 def refuse_without_config(view: RunView, *, fix: str = "") -> None:
     """Raise InputError for a run without a config to train: recorded by a script or imported."""
     file = view.file
-    if file.attempts and "user_dirs" in file.attempts[0].launch and view.config_text:
+    if view.has_config_to_train:
         return
     if view.origin:
         what = f"The run {view.id} was imported from {view.origin.get('from', 'another tracker')}"

@@ -93,7 +93,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     environments = [dict(flat(each)) for each in comparable_environments(runs)]
     config, equal_config = _differing(configs)
     environment, equal_environment = _differing(environments)
-    code, equal_code, missing = _code(runs)
+    code, equal_code, missing = compare_code(runs)
     groups = [catalog.repeats_of(run.id) for run in runs]
     metrics = _metrics(runs, groups, catalog)
     partings = tuple(None if run is runs[0] else first_parting(runs[0], run) for run in runs)
@@ -150,7 +150,10 @@ def _differing(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[DifferingKey,
     return found, len(rows) - len(found)
 
 
-def _code(runs: Sequence[RunView]) -> tuple[tuple[DifferingFile, ...], int, tuple[str, ...]]:
+def compare_code(
+    runs: Sequence[RunView],
+) -> tuple[tuple[DifferingFile, ...], int, tuple[str, ...]]:
+    """Return the files that differ from the first run, how many do not, and runs without code."""
     trees: list[dict[str, CodeFile] | None] = []
     for run in runs:
         tree = None

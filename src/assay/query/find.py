@@ -211,6 +211,8 @@ def _has(run: RunView) -> str:
         return f"no other checkpoint is left: `assay rerun {run.id}` trains it again"
     if not names:
         if run.status in ("finished", "failed", "stopped", "killed"):
+            if not run.has_config_to_train:
+                return "it ended without one; assay.engine.Saver(run.folder.checkpoints) keeps some"
             return (
                 f"it ended without one: `assay rerun {run.id} checkpoint.enabled=true` keeps some"
             )

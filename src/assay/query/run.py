@@ -148,6 +148,12 @@ class RunView:
         return _text(self.folder.config_toml)
 
     @property
+    def has_config_to_train(self) -> bool:
+        """False for a run that a script recorded, and for an imported one."""
+        launch = self.file.attempts[0].launch if self.file.attempts else {}
+        return "user_dirs" in launch and bool(self.config_text)
+
+    @property
     def saved_config(self) -> Path:
         """Path of the newest attempt's config, to train or test from; RecordError when damaged."""
         assert self.file is not None  # what raises

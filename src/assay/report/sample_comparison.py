@@ -14,6 +14,7 @@ from assay.core.errors import InputError, MissingExtraError
 from assay.core.formatting import count
 from assay.query.catalog import Catalog, Selection
 from assay.query.columns import COLUMNS, Column
+from assay.query.compare import compare_code
 from assay.query.find import label_groups, select_group
 from assay.query.groups import choose_counted, compute_spread
 from assay.query.run import RunView
@@ -142,7 +143,11 @@ def compare_samples(
         ),
         alpha=alpha,
         detect=detect,
-        warnings=(*_find_repeats(groups), *_find_other_data(groups, selections, metric)),
+        warnings=(
+            *_find_repeats(groups),
+            *_find_mixtures(groups, selections, metric),
+            *_find_other_data(groups, selections, metric),
+        ),
     )
 
 
@@ -360,6 +365,30 @@ def _find_repeats(groups: Sequence[RunSample]) -> list[str]:
     return found
 
 
+def _find_mixtures(
+    groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
+) -> list[str]:
+    """Return lines for each sample whose own runs are of different data, or of different code."""
+    lines = []
+    for sample, selection in zip(groups, selections, strict=True):
+        views = [
+            RunView(row.path)
+            for row in selection.rows()
+            if row is not None and row.id in sample.runs
+        ]
+        data = _read_data(sample, selection, _data_section(metric))
+        found = {
+            "data": [key for key, values in sorted(data.items()) if len(values) > 1],
+            "code": [file.path for file in compare_code(views)[0]],
+        }
+        lines += [
+            f"{sample.label}: its runs are of different {kind}: {_name_some(names)}"
+            for kind, names in found.items()
+            if names
+        ]
+    return lines
+
+
 def _find_other_data(
     groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
 ) -> list[str]:
@@ -367,7 +396,7 @@ def _find_other_data(
 
     That is a file that both read, of another digest, and the section of the data of the metric.
     """
-    section = f"data.{metric.partition('/')[0]}." if "/" in metric else "/"
+    section = _data_section(metric)
     first, *others = (_read_data(*each, section) for each in zip(groups, selections, strict=True))
     lines = []
     for sample, data in zip(groups[1:], others, strict=True):
@@ -375,10 +404,19 @@ def _find_other_data(
         keys = [key for key in keys if key.startswith(section) or (key in first and key in data)]
         other = [key for key in keys if first.get(key) != data.get(key)]
         if other:
-            more = f" and {len(other) - _NAMED} more" if len(other) > _NAMED else ""
-            named = f"{', '.join(other[:_NAMED])}{more}"
-            lines.append(f"{sample.label} and {groups[0].label} are of different data: {named}")
+            both = f"{sample.label} and {groups[0].label}"
+            lines.append(f"{both} are of different data: {_name_some(other)}")
     return lines
+
+
+def _data_section(metric: str) -> str:
+    """Return how the config keys of the data of a metric begin; for no metric, a text of no key."""
+    return f"data.{metric.partition('/')[0]}." if "/" in metric else "/"
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
 
 
 def _read_data(sample: RunSample, selection: Selection, section: str) -> dict[str, set[str]]:
