@@ -49,7 +49,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROCESS = psutil.Process()
-SOURCE = str(Path(__file__).resolve().parent.parent / "src")
+TESTS = Path(__file__).resolve().parent
+SOURCE = str(TESTS.parent / "src")
 
 
 HOME_OF_SESSION = pytest.StashKey[tuple[pytest.MonkeyPatch, tempfile.TemporaryDirectory[str]]]()
@@ -96,6 +97,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("there is no CUDA device")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure no coverage in tests of the engine: measured calls take far longer.
+
+    What is measured lies beside the engine, but for `core`, which its own tests cover.
+    """
+    plugin = item.config.pluginmanager.getplugin("_cov")
+    if plugin is not None and (control := plugin.cov_controller) is not None:
+        is_measured = not item.path.is_relative_to(TESTS / "engine")
+        if is_measured != control.started:
+            (control.resume if is_measured else control.pause)()
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -207,8 +222,7 @@ def signals_as_they_were() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def warm() -> Iterator[warm_python.Run]:
     """Runner of Python processes with torch already imported, shared by this process's tests."""
-    source = Path(__file__).resolve().parent.parent / "src"
-    with warm_python.forked({**os.environ, "PYTHONPATH": str(source)}) as run:
+    with warm_python.forked({**os.environ, "PYTHONPATH": SOURCE}) as run:
         yield run
 
 
