@@ -21,6 +21,8 @@ from assay.store.series import read_series
 from examples import EXAMPLES, SRC
 from warm_python import Run
 
+pytestmark = pytest.mark.slow
+
 See = Callable[..., None]
 Start = Callable[..., subprocess.CompletedProcess[str]]
 
