@@ -200,6 +200,19 @@ def test_a_file_that_exists_stays_as_it_is(convert: Convert, tmp_path: Path) -> 
     assert convert("cfg.toml", "--to", "none/new.toml")[2].startswith("error: It cannot be written")
 
 
+def test_two_configs_that_would_become_one_file_are_refused(
+    convert: Convert, tmp_path: Path
+) -> None:
+    (tmp_path / "cfg.toml").write_text(TEXT)
+    (tmp_path / "cfg").write_text("no config")
+    (tmp_path / "cfg.json").write_text('{"model": {"_target_": "torch.nn.ReLU"}}')
+
+    code, _, err = convert(".")
+
+    assert code == 2 and "cfg.json and cfg.toml would become one file." in err
+    assert not (tmp_path / "cfg.assay.toml").exists()
+
+
 @pytest.mark.thorough
 def test_check_trains_both_one_step_and_compares_the_bits(
     convert: Convert, tmp_path: Path, warm: Run
@@ -211,7 +224,7 @@ def test_check_trains_both_one_step_and_compares_the_bits(
     code, out, err = convert(".", "--check", "--device", "cpu")
 
     after = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts}
-    assert (code, err) == (0, "") and out.startswith("equal: steps 0 to 1, ")
+    assert (code, err) == (0, "") and "\nequal: steps 0 to 1, " in out
     assert after - before == {tmp_path / "cfg.assay.toml"}
 
 
@@ -233,6 +246,6 @@ def test_bits_that_differ_are_told_and_nothing_is_written(
     monkeypatch.setattr(conversion, "convert", wrong)
     code, out, err = convert(".", "--check", "--device", "cpu")
 
-    assert equal[0] == 0 and equal[1].startswith("equal: ") and (tmp_path / "x.toml").is_file()
-    assert (code, err) == (1, "") and out.startswith("different: first at step 0, ")
+    assert equal[0] == 0 and "\nequal: " in equal[1] and (tmp_path / "x.toml").is_file()
+    assert (code, err) == (1, "") and "\ndifferent: first at step 0, " in out
     assert not list(tmp_path.rglob("*.assay.toml"))

@@ -69,6 +69,12 @@ def command(
         raise InputError("`--to` names one file.", fix=f"assay convert CONFIG --to {target}")
     targets = [_target_of(each) if target is None else Path(target) for each in configs]
     for path in targets:
+        if targets.count(path) > 1:
+            several = " and ".join(
+                map(str, (configs[i] for i, to in enumerate(targets) if to == path))
+            )
+            fix = "convert each by itself, with --to FILE"
+            raise InputError(f"{several} would become one file.", where=str(path), fix=fix)
         if os.path.lexists(path):
             fix = "move it away, or give --to FILE"
             raise InputError("This file exists already.", where=str(path), fix=fix)
@@ -130,6 +136,7 @@ def _is_equal(config: Config, text: str, path: Path, device: str | None) -> bool
 
     new = replace(open_text(text, source=str(path)), user_dirs=config.user_dirs)
     old, new = (expand(each, [], sweep=False)[0] for each in (config, new))
+    echo(f"{config.path}, its first step")
     verdict = compare_first_steps(old, new, Launch(device=device), steps=1)
     for line in verdict_lines(verdict, color=use_color(sys.stdout), now="converted"):
         for part in fold(line, width(sys.stdout)):
