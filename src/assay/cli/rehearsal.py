@@ -181,7 +181,7 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
     if report.bubble:
         yield "bubble", f"{report.bubble:.0%} of a step: a rank waits for the other stages"
     for traffic in report.traffic:
-        yield "sends", _sent(traffic)
+        yield "sends", _traffic(traffic)
     if report.memory is not None and not report.ranks:
         yield from _memory("memory", report.memory)
     if report.evaluation is not None and report.evaluation.most_bytes > _peak(report.memory):
@@ -204,10 +204,10 @@ def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
     if rank.memory is not None:
         yield from _memory("", rank.memory)
     for traffic in rank.traffic:
-        yield "", f"sends {_sent(traffic)}"
+        yield "", f"sends {_traffic(traffic)}"
 
 
-def _sent(traffic: AxisTraffic) -> str:
+def _traffic(traffic: AxisTraffic) -> str:
     calls = count(traffic.collectives, "collective")
     took = "" if traffic.seconds is None else f": {number(1e3 * traffic.seconds)} ms"
     return f"{size(traffic.sent_bytes)} in a step along {traffic.axis}, {calls}{took}"

@@ -94,7 +94,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
 def _add_times(report: Rehearsal, bandwidths: Mapping[str, int]) -> Rehearsal:
     """Add the seconds that sending and writing take at these bandwidths."""
 
-    def timed(traffic: Sequence[AxisTraffic]) -> tuple[AxisTraffic, ...]:
+    def add_seconds(traffic: Sequence[AxisTraffic]) -> tuple[AxisTraffic, ...]:
         slowest = [
             (
                 each,
@@ -113,8 +113,8 @@ def _add_times(report: Rehearsal, bandwidths: Mapping[str, int]) -> Rehearsal:
     disk, speed = report.disk, bandwidths.get("disk")
     if disk is not None and speed is not None:
         disk = replace(disk, seconds=disk.checkpoint_bytes / speed)
-    ranks = tuple(replace(rank, traffic=timed(rank.traffic)) for rank in report.ranks)
-    return replace(report, traffic=timed(report.traffic), ranks=ranks, disk=disk)
+    ranks = tuple(replace(rank, traffic=add_seconds(rank.traffic)) for rank in report.ranks)
+    return replace(report, traffic=add_seconds(report.traffic), ranks=ranks, disk=disk)
 
 
 def _builder(

@@ -124,7 +124,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisTraffic:
-    """What one rank sends along an axis of the layout in a step, or along two ("data x shard").
+    """Traffic of one rank along an axis of the layout in a step, or along two ("data x shard").
 
     `seconds` is what that takes at a bandwidth that was given, with nothing computed meanwhile.
     """
