@@ -255,8 +255,7 @@ class LentGenerators:
     def find_drawn(self) -> set[str]:
         """Return the names, as in `SEEDERS`, of the generators that were drawn from or keyed."""
         names = set()
-        now = torch.default_generator.get_state()
-        if now.numpy().tobytes() != self._torch.numpy().tobytes():
+        if _bytes_of(torch.default_generator.get_state()) != _bytes_of(self._torch):
             names.add("torch")
         inner = mtrand.get_bit_generator()
         if inner is not self._inner or _words(inner) != self._numpy:
@@ -290,6 +289,10 @@ _SPARE: list[np.random.MT19937] = []
 
 _TWISTER = struct.Struct("625I")
 """A Mersenne twister: 624 words, and the place among them, which `random` has in front."""
+
+
+def _bytes_of(state: torch.Tensor) -> bytes:
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _words(generator: np.random.MT19937) -> bytes:
