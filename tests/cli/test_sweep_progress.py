@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from assay.cli.sweep_progress import SweepProgress
 from assay.jobs.search import ActiveTrial, TrialTask
 from assay.jobs.study import SearchSpec
-from assay.jobs.trials import TrialRun, read_run
+from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_run
 from assay.query.run import RunView
 from run_folders import make_project, make_run
 
@@ -87,3 +88,10 @@ def test_elsewhere_each_run_that_ends_is_a_line_with_the_best_so_far(
         f"[2/9]  {runs[1].view.id}  finished  loss 0.25  best 0.25",
         "trial 3 left no result",
     ]
+
+
+def test_a_trial_that_was_pruned_under_one_seed_has_ended_for_all(runs: list[TrialRun]) -> None:
+    finished = SearchTrial(1, {0: runs[0]})
+    pruned = SearchTrial(1, {0: replace(runs[0], status=PRUNED)})
+
+    assert (finished.is_ended(2), pruned.is_ended(2)) == (False, True)
