@@ -197,6 +197,7 @@ def _build_parts(scope: RunScope, site: Site, wanted: RehearsalRequest, device: 
     check_trainable(process, engine.state, scope.device)
     windows = first_windows(engine, train, scope.mesh, scope.sections, scope.device)
     evaluate = _add_callbacks(scope, site, engine, loaders)
+    process.keeps_output = engine.needs_output
     metrics = metrics_of(process, evaluate.metrics)
     if scope.ranks is not None and loaders:
         is_staged = scope.mesh is not None and scope.mesh.layout.pipeline > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections import namedtuple
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -14,7 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine import Accuracy, Evaluate, Instance, OptimizerStep, Process, Supervised, evaluate
+from assay.engine import (
+    Accuracy,
+    Engine,
+    Evaluate,
+    Instance,
+    OptimizerStep,
+    Process,
+    Supervised,
+    evaluate,
+)
+from assay.engine.loop.bus import on
 from assay.engine.loop.engine_state import capture, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
@@ -37,6 +48,46 @@ def test_a_training_step_gives_gradients_and_changes_no_weight() -> None:
     assert same_bits(weights_of(process.model), before)
     assert all(parameter.grad is not None for parameter in process.model.parameters())
     assert output.keys() == {"pred", "target", "loss"}
+
+
+def test_an_output_that_nobody_reads_is_gone_before_the_backward_pass() -> None:
+    kept: list[Any] = []
+
+    class Watched(Supervised):
+        def forward_step(self, batch: Any) -> Any:
+            loss, output = super().forward_step(batch)
+            self.seen = weakref.ref(output["pred"])
+            return loss, output
+
+    class Looks(OptimizerStep):
+        def __call__(self, loss: Any) -> None:
+            kept.append(process.seen() is not None)
+
+    model = net()
+    backward = Looks(torch.optim.SGD(model.parameters()))
+    process = Watched(model, nn.MSELoss(), backward=backward)
+
+    assert process.training_step(batch()) is not None
+    process.keeps_output = False
+    assert process.training_step(batch()) is None
+
+    assert kept == [True, False]
+
+
+def test_on_an_accelerator_an_output_is_kept_for_handlers_and_steps_of_others() -> None:
+    class Own(Supervised):
+        def training_step(self, batch: Any) -> Any:
+            return super().training_step(batch)
+
+    def needs(kind: type[Supervised] = Supervised, device: str = "cuda", **more: Any) -> bool:
+        model = net()
+        process = kind(model, nn.MSELoss(), torch.optim.SGD(model.parameters()))
+        return Engine(process, loader(4, 2), device=device, **more).needs_output
+
+    evaluation = Evaluate({"valid": loader(4, 2)}).handlers()
+    assert needs(device="cpu") and needs(Own)
+    assert not needs() and not needs(handlers=evaluation)
+    assert needs(handlers=[on("step_end")(lambda state: None)])
 
 
 @pytest.mark.row("D14")

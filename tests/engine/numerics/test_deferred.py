@@ -457,6 +457,7 @@ def test_numbers_of_several_kinds_are_read_in_order() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_on_a_gpu_a_step_makes_the_host_wait_for_nothing() -> None:
     model = hard_net().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)

@@ -65,7 +65,7 @@ def test_it_moves_the_weights_as_the_optimizer_does(make: Make) -> None:
 def test_a_profile_has_the_entry() -> None:
     optimizer = SGD(differentiated(model()).parameters(), lr=0.1)
 
-    with profile(activities=[ProfilerActivity.CPU]) as made:
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as made:
         take_step(optimizer)
 
     assert "Optimizer.step#SGD.step" in {event.key for event in made.key_averages()}

@@ -610,7 +610,8 @@ def allocated(model: nn.Module, batch: tuple[Tensor, Tensor], *, accumulate: int
     tensors = [*model.parameters(), *model.buffers(), *batch]
     tensors += [value for state in optimizer.state.values() for value in state.values()]
     live = most = sum(tensor.nbytes for tensor in tensors)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    activities = [ProfilerActivity.CPU]
+    with profile(activities=activities, profile_memory=True, acc_events=True) as seen:
         step()
     events = [
         event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"

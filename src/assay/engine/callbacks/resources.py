@@ -285,7 +285,10 @@ class Profile:
             *([ProfilerActivity.CUDA] if engine.device.type == "cuda" else []),
         ]
         self._profile = profile(
-            activities=activities, record_shapes=self.shapes, with_stack=self.stack
+            activities=activities,
+            record_shapes=self.shapes,
+            with_stack=self.stack,
+            acc_events=True,  # else torch 2.11 warns that events of an earlier cycle would be lost
         )
         self._profile.start()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from queue import Full, Queue
 from time import perf_counter
 from typing import Any
@@ -36,9 +37,7 @@ def ahead(
         window = None if waiting and is_last() else next(iterator, None)
         if window is not None:
             begun = perf_counter()
-            waiting.append(
-                window._replace(batches=[_send(batch, device, stream) for batch in window.batches])
-            )
+            waiting.append(_send(window, device, stream))
             took(perf_counter() - begun)
         if not waiting:
             return
@@ -46,19 +45,17 @@ def ahead(
             yield _await_copy(waiting.pop(0), device, stream)
 
 
-def _send(batch: Any, device: torch.device, stream: torch.cuda.Stream | None) -> Any:
+def _send(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
     def send(tensor: Tensor) -> Tensor:
-        if stream is None:
-            return tensor.to(device, non_blocking=True)
-        with torch.cuda.stream(stream):
-            source = (
-                tensor.pin_memory()
-                if tensor.device.type == "cpu" and not tensor.is_pinned()
-                else tensor
-            )
-            return source.to(device, non_blocking=True)
+        if stream is not None and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(device, non_blocking=True)
 
-    return map_values(batch, send)
+    copying: AbstractContextManager[Any] = nullcontext()
+    if stream is not None:
+        copying = torch.cuda.stream(stream)
+    with copying:
+        return window._replace(batches=[map_values(batch, send) for batch in window.batches])
 
 
 def _await_copy(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:

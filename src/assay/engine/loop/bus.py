@@ -27,6 +27,9 @@ class _Listener:
     due: int
 
 
+_FOR_OTHERS = "assay.compat."
+"""Room whose handlers call what others have written."""
+
 _OWED = (Event.STEP_END, Event.EPOCH_END)
 """Events that a resumed run does not fire again, of those between two steps."""
 
@@ -262,6 +265,13 @@ class Bus:
     def order(self) -> list[Handler]:
         """Every handler, in the order in which those of one event are called."""
         return [listener.handler for point in self.points.values() for listener in point.listeners]
+
+    def has_others(self) -> bool:
+        """Return whether a handler is of somebody else, who may read whatever a run has."""
+        modules = [getattr(handler.fn, "__module__", None) or "" for handler in self.order()]
+        return any(
+            not name.startswith("assay.") or name.startswith(_FOR_OTHERS) for name in modules
+        )
 
     def owners(self, kind: type[T]) -> list[T]:
         """Return the objects of a class that have a handler here, each once, in their order."""

@@ -287,6 +287,17 @@ class Engine(TrainLoop):
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
         return self.results.lasting_flag
 
+    @property
+    def needs_output(self) -> bool:
+        """True where somebody may read the output of a training step.
+
+        On a CPU anybody may, once the run is over. An accelerator is short of memory, and there
+        only handlers and steps of others may.
+        """
+        own = getattr(self.process, "training_step", None)
+        is_own = getattr(own, "__module__", "").startswith("assay.")
+        return self.device.type == "cpu" or not is_own or self.bus.has_others()
+
     def _begin(self) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
         check_trainable(self.process, self.state, self.device)
@@ -303,6 +314,7 @@ class Engine(TrainLoop):
         self.results.begin(defer_to=self.device if defers else None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
+            self.process.keeps_output = self.needs_output
         self.length.begin_run()
         self.process.train()
         self.bus.start_at(state.event_counts())

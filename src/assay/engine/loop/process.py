@@ -54,6 +54,8 @@ class Process(ABC):
     Called once for each micro-batch. What it draws from torch, numpy and `random` is keyed by the
     micro-step, and changes no other draw.
     """
+    keeps_output: bool = True
+    """False where nobody reads the output of a training step: the backward pass has its memory."""
     logged: LoggedMeans | None = None
     """Receiver of `log`: the means of the training step, or of the split being evaluated."""
 
@@ -69,6 +71,8 @@ class Process(ABC):
         if self.batch_hook is not None:
             batch = self._call_batch_hook(batch)
         loss, output = self._forward(batch)
+        if not self.keeps_output:
+            output = None
         self.backward(loss)
         return output
 

@@ -51,14 +51,15 @@ class State:
     all, None when nobody can know: epochs end with their data, and `epoch_length` is an estimate.
     `step_bound` is the step that ends the run, if any does. `claimed_length` is what the data says
     of the length of this epoch, `length_error` what it said of the last one and what that was,
-    where these differ. `batch` and `output` are those of the newest micro-batch. `dataloader` is
-    what batches come from; while a split is evaluated, the loader of that. `metrics` holds the
-    newest evaluation, by name (`valid/acc`), and `evaluated` at which step it was, by split;
-    `split` is the one that is being evaluated. `mean_loss` gathers the losses of steps once it is
-    set. `stop` says whether somebody asked the run to end, `ends_epoch` whether the epoch is to end
-    after this step (`Engine.end_epoch`). `left_out` counts steps whose update was not made, as it
-    was not finite. `owed` has the handlers that a resumed run still has to
-    call for what its checkpoint holds.
+    where these differ. `batch` and `output` are those of the newest micro-batch; on an accelerator
+    `output` is None in training, unless a handler of yours may read it, since the backward pass
+    needs its memory. `dataloader` is what batches come from; while a split is evaluated, the loader
+    of that. `metrics` holds the newest evaluation, by name (`valid/acc`), and `evaluated` at which
+    step it was, by split; `split` is the one that is being evaluated. `mean_loss` gathers the
+    losses of steps once it is set. `stop` says whether somebody asked the run to end, `ends_epoch`
+    whether the epoch is to end after this step (`Engine.end_epoch`). `left_out` counts steps whose
+    update was not made, as it was not finite. `owed` has the handlers that a resumed run still has
+    to call for what its checkpoint holds.
     """
 
     epoch: int = 0

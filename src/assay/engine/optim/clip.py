@@ -48,7 +48,7 @@ def clip_norm_on_device_(parameters: Iterable[Tensor], max_norm: float) -> Tenso
         else torch.stack(private_torch.foreach_norm(grads))
     )
     total = norms if is_mixed else torch.linalg.vector_norm(norms)
-    scale = torch.where(total.isfinite(), (max_norm / (total + 1e-6)).clamp_(max=1.0), 1.0)
+    scale = torch.where(total < math.inf, (max_norm / (total + 1e-6)).clamp_(max=1.0), 1.0)
     if is_mixed:
         for grad in grads:
             grad.mul_(scale.to(grad.device))

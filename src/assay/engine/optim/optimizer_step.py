@@ -304,12 +304,7 @@ class OptimizerStep(OptimizerStepBase):
         weight = gradients.weight()
         losses = numbers.tensors.copy()
         norm = self._defer_norm(numbers, flag, has_weight=weight is not None)
-        one_or_nan: Tensor | float = 1.0
-        if weight is not None:
-            one_or_nan = _one_or_nan(weight)
-        elif norm is not None:
-            is_empty = torch.stack(losses).isnan().any() & (numbers.tensors[norm] == 0)
-            one_or_nan = torch.where(is_empty, math.nan, 1.0)
+        one_or_nan = 1.0 if weight is None else _one_or_nan(weight)
         is_any = numbers.add(one_or_nan)
         num_counted = numbers.add(flag)
         named = {
@@ -323,15 +318,24 @@ class OptimizerStep(OptimizerStepBase):
         if self.lasting is not None:
             # An empty window leaves out this update, and none of the later ones.
             if isinstance(one_or_nan, Tensor):
-                self.lasting.copy_(torch.where(one_or_nan.isnan(), self.lasting, flag))
+                torch.where(one_or_nan.isnan(), self.lasting, flag, out=self.lasting)
+            elif weight is None and norm is not None:
+                is_nan = torch.stack(losses).isnan().any() if losses[1:] else losses[0].isnan()
+                is_without = is_nan & (numbers.tensors[norm] == 0)
+                torch.where(is_without, self.lasting, flag, out=self.lasting)
             elif not math.isnan(one_or_nan):
                 self.lasting.copy_(flag)
         rates = self.rate.read()
 
+        def is_empty(values: Sequence[float]) -> bool:
+            if weight is not None or norm is None:
+                return math.isnan(read_at(values, is_any))
+            return any(map(math.isnan, values[: len(losses)])) and values[norm] == 0
+
         def recall(values: Sequence[float]) -> None:
             read = partial(read_at, values)
             self.loss, self.losses = sum_losses(unnamed, named, self.weights, read)
-            if math.isnan(read(is_any)):
+            if is_empty(values):
                 self.loss = math.nan
             self.rates = rates
             self.grad_norm = None if norm is None or self.clip_norm is None else values[norm]
@@ -339,7 +343,7 @@ class OptimizerStep(OptimizerStepBase):
         def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
             if self.non_finite == "ignore":
                 return None
-            if math.isnan(read_at(values, is_any)):
+            if is_empty(values):
                 self._leave_out()
                 return None
             has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))

@@ -98,9 +98,21 @@ class Trial:
             self.observer.values.keeps_unwritten = False
         self._criterion = CriterionCheck(getattr(self.process, "criterion", None), self.observer)
         self.observer.is_on_cpu = self.device.type == "cpu"
+        self.process.forward_step = self._tell_output(self.process.forward_step)
         weights = [*self.process.model.parameters(), *self.process.model.buffers()]
         with self._open():
             self.observer.ledger.use(map(local_tensor, weights), "weights")
+
+    def _tell_output(self, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a forward step that notes the shapes of the first output: steps may drop it."""
+
+        def forward_step(batch: Any) -> Any:
+            given = forward(batch)
+            if not self.told_output and isinstance(given, tuple) and given[1:]:
+                self.told_output = shape_of(given[1])
+            return given
+
+        return forward_step
 
     def train(self, batches: Sequence[Any], sizes: Sequence[int] | None) -> PeakMemory:
         """Make one optimizer step from these micro-batches and return its memory."""
@@ -110,7 +122,6 @@ class Trial:
             ledger.begin()
             self._differentiate(batches, sizes)
             ledger.use(_gradients(process), "gradients")
-            self.told_output = self.told_output or shape_of(self.output)
             unused = self._without_gradient()
             ledger.where = "update"
             self._update()
