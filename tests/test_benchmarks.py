@@ -36,6 +36,7 @@ RESULTS = FOLDER / "RESULTS.md"
         "signals",
         "jobs",
         "serving",
+        "ranks",
     ],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:

@@ -172,7 +172,7 @@ engine/parallel/process_group.py: device_of_rank world
 
 [ranks]
 engine/optim/gradients.py: Gradients._all_reduce_
-engine/parallel/distributed_group.py: DistributedGroup.all_reduce_losses
+engine/parallel/distributed_group.py: DistributedGroup._agree_on_kind
 engine/parallel/tensor_parallel.py: GradientAgreement.check
 engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_
 

@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
+from assay.engine.loop.bus import on
 from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect, SaveOutputs
 from assay.engine.numerics.dtensor import full_tensor, local_tensor
@@ -537,6 +539,26 @@ def watched(rank: int, ranks: int) -> Any:
     return {**found, "average": average}
 
 
+def talking(rank: int, ranks: int) -> Any:
+    """Count the all-reduces of each step after the first."""
+    count = 0
+    seen: list[int] = []
+    reduce = dist.all_reduce
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        return reduce(*args, **kwargs)
+
+    dist.all_reduce = counting
+    try:
+        told = on("step_end")(lambda state: seen.append(count))
+        train(Means(net()), rank=rank, ranks=ranks, handlers=[told])
+    finally:
+        dist.all_reduce = reduce
+    return [after - before for before, after in pairwise(seen)]
+
+
 def skipped_late(rank: int, ranks: int) -> Any:
     """Without a norm limit the gradients are inspected: those of one rank's part are not finite."""
     process = Means(net(), non_finite="skip")
@@ -764,6 +786,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         viewed,
         written_into,
         disagreeing,
+        talking,
         stopped,
         bounded,
         ended,

@@ -89,6 +89,16 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
 
 
 @pytest.mark.slow
+def test_ranks_agree_on_all_that_a_step_needs_before_its_update_at_once(
+    several: tuple[int, Results],
+) -> None:
+    # Losses with what is reached, gradients, whether somebody logged, whether to stop; this last
+    # once more before an epoch.
+    for found in several[1]["talking"]:
+        assert found == [4, 4, 5, 4, 4]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["", "sharded "])
 def test_a_window_without_a_label_on_any_rank_is_left_out_by_all(
     how: str, several: tuple[int, Results]

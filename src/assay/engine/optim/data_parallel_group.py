@@ -63,14 +63,21 @@ class DataParallelGroup:
         return list(values)
 
     def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]:
-        """Return the kind of the losses and their sums over all ranks.
+        self,
+        kind: str,
+        values: Sequence[float],
+        *,
+        has_none: bool,
+        known: str = "",
+        more: Sequence[float] = (),
+    ) -> tuple[str, list[float], list[float]]:
+        """Return the kind of the losses, their sums over all ranks, and the sums of `more`.
 
-        A rank with `has_none` takes the kind of rank 0, which always has a loss. InputError where
+        A rank with `has_none` takes the kind of rank 0, which always has a loss. `known` is what
+        this returned a step before: if it holds again, one all-reduce does it all. InputError where
         two ranks have losses of different kinds.
         """
-        return kind, list(values)
+        return kind, list(values), list(more)
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         """Sum tensors over all ranks in place; each rank gives as many, of the same shapes."""

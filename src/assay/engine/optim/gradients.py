@@ -73,6 +73,7 @@ class Gradients:
         self._samples = 0
         self._micro = 0
         self._kind = ""  # of the losses without a name, where there are several micro-batches
+        self._agreed_kind = ""  # of the losses of all ranks, in the step before
         self._one: Tensor | None = None
         self._is_alone = True
         self._keeps_graph = False
@@ -324,14 +325,13 @@ class Gradients:
 
         InputError for sparse gradients of several ranks.
         """
-        if self.ranks.is_distributed:
-            self._all_reduce_losses()
+        reached = self._all_reduce_losses() if self.ranks.is_distributed else []
         self.unnamed.settle()
         for term in self.named.values():
             term.settle()
             self._join(term)
         if self.ranks.is_distributed:
-            self._all_reduce_()
+            self._all_reduce_(reached)
 
     def divide_(self) -> None:
         """Divide the gradients of (sum, weight) pairs; those of named ones are divided already."""
@@ -355,10 +355,11 @@ class Gradients:
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
         term.grads = None
 
-    def _all_reduce_losses(self) -> None:
+    def _all_reduce_losses(self) -> list[float]:
         """Sum losses and weights over all ranks, to the same bits on each.
 
-        The share of a rank may be empty: it takes the kinds that rank 0 has.
+        The share of a rank may be empty: it takes the kinds that rank 0 has. Returns on how many
+        ranks there is a gradient, for each parameter; shards have theirs everywhere.
         """
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
@@ -367,7 +368,14 @@ class Gradients:
             flat.append(term.sum(read_now))
             flat.append(float(term.weight or 0.0))
         own_kind = json.dumps([bool(self.named), own, self._kind])
-        kind, sums = self.ranks.all_reduce_losses(own_kind, flat, has_none=not terms)
+        kind, sums, reached = self.ranks.all_reduce_losses(
+            own_kind,
+            flat,
+            has_none=not terms,
+            known=self._agreed_kind,
+            more=() if self.ranks.sharding is not None else self._are_reached(),
+        )
+        self._agreed_kind = kind
         is_named, names, _ = json.loads(kind)
         values = sums[::2]
         weights = sums[1::2]
@@ -381,15 +389,24 @@ class Gradients:
             term.scalars = [(total, 1.0)]
             term.weight = divisor
             term.over = 1
+        return reached
 
-    def _all_reduce_(self) -> None:
-        """Sum the gradients over all ranks, to the same bits on each; shards are summed already."""
+    def _are_reached(self) -> list[bool]:
+        """Return for each parameter whether there is a gradient, or one of a sum to be added."""
+        sums = [term.grads for term in self.named.values() if term.grads is not None]
+        return [
+            parameter.grad is not None or any(grads[i] is not None for grads in sums)
+            for i, parameter in enumerate(self.parameters)
+        ]
+
+    def _all_reduce_(self, reached: Sequence[float]) -> None:
+        """Sum the gradients over all ranks, to the same bits on each; shards are summed already.
+
+        `reached` says on how many ranks each parameter has one.
+        """
         ranks = self.ranks
         if ranks.sharding is not None:
             return
-        reached = ranks.all_reduce_stage_values(
-            [parameter.grad is not None for parameter in self.parameters]
-        )
         for parameter, count in zip(self.parameters, reached, strict=True):
             if count and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -61,10 +61,35 @@ class DistributedGroup(DataParallelGroup):
         return tensor.tolist()
 
     def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]:
+        self,
+        kind: str,
+        values: Sequence[float],
+        *,
+        has_none: bool,
+        known: str = "",
+        more: Sequence[float] = (),
+    ) -> tuple[str, list[float], list[float]]:
+        number = 0.0 if has_none else _number_of(kind)
+        if not known:
+            known = self._agree_on_kind(kind, number)
+        width = 2 * len(json.loads(known)[1])
+        own = [number, *(values if number == _number_of(known) else [0.0] * width)]
+        # Each rank has a place of its own, and they are added up here: in one order, whatever gloo
+        # does with longer lists.
+        places = [0.0] * (len(own) * self.size)
+        places[self.rank * len(own) : (self.rank + 1) * len(own)] = own
+        sums = self.all_reduce_stage_values([*places, *more])
+        rows = [sums[i : i + len(own)] for i in range(0, len(places), len(own))]
+        if not {row[0] for row in rows} <= {0.0, _number_of(known)}:
+            return self.all_reduce_losses(kind, values, has_none=has_none, more=more)
+        totals = [sum(column) for column in zip(*rows, strict=True)]
+        return known, totals[1:], sums[len(places) :]
+
+    def _agree_on_kind(self, kind: str, number: float) -> str:
+        """Return the kind of the losses of all ranks; `number` is 0 on one that has none."""
+        has_none = not number
         kinds = [0.0] * self.size
-        kinds[self.rank] = 0.0 if has_none else 1.0 + crc32(kind.encode())
+        kinds[self.rank] = number
         kinds = self.all_reduce_stage_values(kinds)
         if 0.0 in kinds or len(set(kinds)) > 1:
             known = self.all_gather_stage(None if has_none else kind)
@@ -79,8 +104,7 @@ class DistributedGroup(DataParallelGroup):
                         ),
                     )
             kind = known[0]
-        width = 2 * len(json.loads(kind)[1])
-        return kind, self.all_reduce_stage_values(values if not has_none else [0.0] * width)
+        return kind
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         for bucket in _buckets(
@@ -169,6 +193,11 @@ class DistributedGroup(DataParallelGroup):
     def _reduce(self, tensor: Tensor, group: Any) -> None:
         with peer_errors():
             dist.all_reduce(tensor, group=group)
+
+
+def _number_of(kind: str) -> float:
+    """Return a number above 0 for the kind of losses."""
+    return 1.0 + crc32(kind.encode())
 
 
 class _HostPickler(pickle.Pickler):
@@ -300,11 +329,21 @@ class StagedGroup(DistributedGroup):
         return found
 
     def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]:
-        found = super().all_reduce_losses(kind, values, has_none=has_none) if self.is_last else None
-        kind, sums = self.broadcast_last_stage(found)
-        return kind, sums
+        self,
+        kind: str,
+        values: Sequence[float],
+        *,
+        has_none: bool,
+        known: str = "",
+        more: Sequence[float] = (),
+    ) -> tuple[str, list[float], list[float]]:
+        found = (
+            super().all_reduce_losses(kind, values, has_none=has_none, known=known)
+            if self.is_last
+            else None
+        )
+        kind, sums, _ = self.broadcast_last_stage(found)
+        return kind, sums, self.all_reduce_stage_values(more)
 
     def all_gather(self, value: Any) -> list[Any]:
         found: list[Any] = self.broadcast_last_stage(

@@ -41,9 +41,15 @@ class ImaginedGroup(DistributedGroup):
         return list(values)
 
     def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]:
-        return kind, list(values)
+        self,
+        kind: str,
+        values: Sequence[float],
+        *,
+        has_none: bool,
+        known: str = "",
+        more: Sequence[float] = (),
+    ) -> tuple[str, list[float], list[float]]:
+        return kind, list(values), list(more)
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Nobody has other values."""
@@ -62,11 +68,17 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
         return list(values)
 
     def all_reduce_losses(
-        self, kind: str, values: Sequence[float], *, has_none: bool
-    ) -> tuple[str, list[float]]:
+        self,
+        kind: str,
+        values: Sequence[float],
+        *,
+        has_none: bool,
+        known: str = "",
+        more: Sequence[float] = (),
+    ) -> tuple[str, list[float], list[float]]:
         if has_none:
-            return json.dumps([False, [["", ""]], ""]), [1.0, 0.0]
-        return kind, list(values)
+            return json.dumps([False, [["", ""]], ""]), [1.0, 0.0], list(more)
+        return kind, list(values), list(more)
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size
