@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from assay.record.logger import Logger as Logger
     from assay.record.meter import AvgMeter as AvgMeter
     from assay.record.meter import Meter as Meter
+    from assay.report.figure import figure as figure
     from assay.script import start as start
 
     __version__: str
@@ -30,6 +31,7 @@ _HOMES = {
     "Meter": "assay.record.meter",
     "Params": "assay.config.params",
     "TensorBoard": "assay.plugins.tensorboard",
+    "figure": "assay.report.figure",
     "load_model": "assay.compose",
     "run": "assay.jobs.isolated_runs",
     "runs": "assay.query.table",
@@ -45,6 +47,7 @@ __all__ = [
     "Params",
     "TensorBoard",
     "__version__",
+    "figure",
     "load_model",
     "run",
     "runs",

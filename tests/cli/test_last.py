@@ -98,7 +98,8 @@ def test_a_shell_completes_runs_metrics_and_keys(
         *("last", "last-1", "digits", "other", "kq3fabcd", "abcdefgh")
     ]
     assert complete(assay, monkeypatch, "assay show kq") == ["kq3fabcd"]
-    assert complete(assay, monkeypatch, "assay plot last -m va") == ["valid/acc"]
+    assert complete(assay, monkeypatch, "assay figure curves last -m va") == ["valid/acc"]
+    assert complete(assay, monkeypatch, "assay figure c") == ["curves", "confusion"]
     keys = complete(assay, monkeypatch, "assay run a.toml model.")
     assert "model.width=" in keys
     assert "train.epochs=" in complete(assay, monkeypatch, "assay check a.toml train.ep")

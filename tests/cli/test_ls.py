@@ -297,7 +297,7 @@ def test_experiments_are_named_in_groups_by_tags_with_slashes(
         ("ls", "--sort"),
         ("ls", "--group", "--sort"),
         ("show",),
-        ("plot", "-m", "loss", "-o", "x.pdf"),
+        ("figure", "curves", "-m", "loss", "-o", "x.pdf"),
         ("metrics",),
         ("table", "set", "t", "row", "column", "loss", "--where"),
     ],

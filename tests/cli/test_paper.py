@@ -186,6 +186,12 @@ def test_a_document_without_marks_and_one_that_is_not_there_are_told(
 
     assert plain.code == 2 and "No number in plain.tex says which cell it is of." in plain.err
     assert absent.code == 2 and "no.tex" in absent.err and "Traceback" not in absent.err
+    assert "error: There is no such file.\n  at:  no.tex\n  fix: " in absent.err
+    near = assay("table", "check", "plian.tex")
+    assert near.code == 2 and "did you mean `plain.tex`?" in near.err
+    Path("latin.tex").write_bytes("na\u00efve".encode("latin-1"))
+    latin = assay("table", "check", "latin.tex")
+    assert latin.code == 2 and "The file is no text of UTF-8" in latin.err
 
 
 def test_an_expression_without_runs_or_values_fills_nothing(project: Project, assay: Assay) -> None:
@@ -195,7 +201,10 @@ def test_an_expression_without_runs_or_values_fills_nothing(project: Project, as
     for arguments, what in (
         (("tag = nobody", "-m", "valid/acc"), "No run fulfils `tag = nobody`."),
         (("tag = a", "tag = b", "-m", "valid/acc"), "valid/acc of b leads to no value"),
-        (("tag = a", "-m", "valid/acd"), "valid/acd"),
+        (
+            ("tag = a", "-m", "valid/acd"),
+            "called `valid/acd`.\n  at:  a\n  fix: did you mean `valid/acc`?",
+        ),
         (("a", "-m", "valid/acc"), "`a` is no expression of `assay ls`."),
     ):
         said = assay("table", "fill", "digits", *arguments)

@@ -19,8 +19,10 @@ import assay
 from assay.cli.main import main
 from assay.formats.event_log import Edit
 from assay.formats.run_file import Best
+from assay.query.catalog import open_catalog
 from assay.query.find import find_run
-from assay.report.figure import lines as figure_lines
+from assay.report.figure import make_request
+from assay.report.figure_data import read_panels
 from assay.store.layout import Project
 from assay.web.access import Keys, Rules
 from assay.web.app import make_api
@@ -175,6 +177,7 @@ def test_runs_of_one_config_have_one_mean_wherever_it_is_asked_for(
             for group in groups
         ]
 
+    catalog = open_catalog(project)
     assert [each["runs"] for each in printed] == [each["ids"][::-1] for each in groups]
     for line, group, cell in zip(printed, groups, cells, strict=True):
         for name, shown in zip(names, group["cells"], strict=True):
@@ -186,8 +189,14 @@ def test_runs_of_one_config_have_one_mean_wherever_it_is_asked_for(
         others = {run.id: run.status for run in repeats if finished and run not in finished}
         assert cell["leftOut"] == others or cell["state"] == "gone"
         if line["acc"] is not None:
-            (drawn,) = figure_lines(repeats, ["acc"])
+            is_bar = isinstance(line["acc"]["mean"], float)  # nan is none
+            asked = make_request("bars" if is_bar else "curves", line["runs"], metrics="acc")
+            (panel,) = read_panels(catalog, asked)
+            (drawn,) = panel.items
             assert sorted(drawn.runs) == sorted(cell["runs"])
+            if is_bar:
+                names = {"mean": "mean", "std": "std", "count": "n"}
+                assert {name: drawn.values[own] for name, own in names.items()} == line["acc"]
 
 
 def spell(cell: Any) -> Any:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.find import find_run
 from assay.query.result_tables import follow, follow_links
 from assay.query.table import GroupTable, list_runs, make_group_table, runs
-from assay.report.figure import lines
+from assay.report.figure import make_request
+from assay.report.figure_data import read_panels
 from assay.store.layout import Project
 from assay.store.tables import Link, ResultTable, TableColumn, TableRow
 from run_folders import make_project, make_run
@@ -293,9 +293,10 @@ def test_a_mean_of_runs_of_which_none_finished_says_so_in_a_table_and_a_figure(
     )
 
     followed = follow_links(table, open_catalog(project))
-    (line,) = lines([find_run(run, project) for run in ("aaaaaaa2", "aaaaaaa3")], ["acc"])
+    request = make_request("curves", ["aaaaaaa2", "aaaaaaa3"], metrics="acc")
+    (panel,) = read_panels(open_catalog(project), request)
 
     assert followed.rows[0].cells[0].left_out == {}
     (told,) = [line for line in followed.legend("*", "") if line.startswith("Counted, as no")]
     assert "aaaaaaa2 (failed)" in told and "aaaaaaa3 (stopped)" in told
-    assert line.label == "ended (mean of 2, none finished)"
+    assert [item.label for item in panel.items] == ["ended (n = 2, none finished)"]

@@ -33,7 +33,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "live": ("assay.cli.live", "Draw the curves of a run while it trains."),
         "ui": ("assay.cli.ui", "Show the runs in a browser."),
         "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
-        "plot": ("assay.cli.plot", "Plot curves into a file."),
         "table": ("assay.cli.table", "Read and write result tables."),
         "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
         "watch": ("assay.cli.watch", "Tell what happens to the runs, and send notifications."),
@@ -68,6 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "config": ("assay.cli.config", "Read and change settings; explain a value."),
     },
     "Share": {
+        "figure": ("assay.cli.figure", "Draw a figure for a paper, and draw it again later."),
         "export": ("assay.cli.export", "Export the model of a run to ONNX or torch.export."),
         "serve": ("assay.cli.serve", "Serve the model of a run over HTTP."),
         "report": ("assay.cli.report", "Write a report of a run or of several, or a model card."),
@@ -97,6 +97,7 @@ ELSEWHERE = {
     "rehearse": "check --rehearse",
     "rename": "tag",
     "reproduce": "replay",
+    "plot": "figure",
     "tensorboard": "board",
     "validate": "check",
 }

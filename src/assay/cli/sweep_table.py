@@ -60,7 +60,7 @@ def print_summary(summary: SweepSummary, *, has_records: bool = True, err: bool 
         echo(f"\nassay ls {where} --group --diff", err=err)
         if summary.metric:
             metric = shlex.quote(summary.metric)
-            echo(f"assay plot {where} -m {metric} -o sweep.pdf", err=err)
+            echo(f"assay figure curves {where} -m {metric} -o sweep.pdf", err=err)
 
 
 def cause_of(result: RunResult) -> str:

@@ -18,7 +18,7 @@ from assay.cli.completion import (
     complete_tables,
 )
 from assay.cli.terminal import echo, paint, use_color, width
-from assay.core.errors import InputError, RecordError, did_you_mean
+from assay.core.errors import InputError, RecordError, choose, did_you_mean
 from assay.core.formatting import count, moment
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
@@ -327,18 +327,29 @@ def _catalog(project: Project) -> Catalog:
 def _read_text(file: str) -> str:
     try:
         return read_bytes(file, MAX_BYTES, follow=True).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The file cannot be read: {error}", where=file) from error
+    except FileNotFoundError as error:
+        path = Path(file)
+        fix = choose(path.name, [each.name for each in path.parent.glob(f"*{path.suffix}")])
+        fix = fix or "give its path from this folder"
+        raise InputError("There is no such file.", where=file, fix=fix) from error
+    except OSError as error:
+        what = f"The file cannot be read: {error.strerror or error}."
+        raise InputError(what, where=file) from error
+    except UnicodeDecodeError as error:
+        what = f"The file is no text of UTF-8: {error.reason} at byte {error.start}."
+        raise InputError(what, where=file, fix="save it as UTF-8") from error
 
 
 def _link(link: Link, catalog: Catalog, *, row: str = "") -> Link:
     """Return a link that remembers what it shows now; InputError for one that shows nothing."""
     if link.where:
         catalog.ids(Asked(where=link.where))  # a mistake in it is told here, not shown in the cell
+    catalog.known_column(link.value, where=row)
     now = follow(link, catalog)
     if now.state == "gone":
         what = f"{link.value} of {row}" if row else "That"
-        raise InputError(f"{what} leads to no value: {now.value or 'no such run has one'}")
+        fix = f"`assay ls --columns id,{link.value}` shows which runs have one"
+        raise InputError(f"{what} leads to no value: {now.value or 'no such run has one'}", fix=fix)
     return replace(link, seen=seen_now(now))
 
 

@@ -340,13 +340,22 @@ class Catalog:
 
     # ----------------------------------------------------------------------------------- runs by id
 
+    def select_ids(self, ids: Sequence[str]) -> Selection:
+        """Return the runs of these ids that are there, in the order of the ids."""
+        places = {
+            run_id: (index, folder)
+            for index in self._indexes
+            for run_id, folder in index.folders_by_id(ids).items()
+        }
+        return Selection(self, [places[each] for each in ids if each in places], self._look())
+
     def rows(self, ids: Sequence[str]) -> dict[str, RunRow]:
         """Return the runs of these ids that are there, by id."""
-        return {row.id: row for row in self._of(ids).rows() if row is not None}
+        return {row.id: row for row in self.select_ids(ids).rows() if row is not None}
 
     def metrics_of(self, ids: Sequence[str]) -> list[str]:
         """Return the metrics that any of these runs has, in the order of the alphabet."""
-        folders = self._of(ids)._folders()
+        folders = self.select_ids(ids)._folders()
         return _unite(index.metric_names(names) for index, names in folders.items())
 
     def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
@@ -354,7 +363,7 @@ class Catalog:
 
         InputError for an unknown name.
         """
-        found, cells = self._of(ids).values([COLUMNS["id"], self.known_column(name)])
+        found, cells = self.select_ids(ids).values([COLUMNS["id"], self.known_column(name)])
         pairs = zip(found, cells, strict=True)
         return {str(run_id): value for run_id, value in pairs if value is not None}
 
@@ -395,15 +404,6 @@ class Catalog:
     def _make_rows(self, index: Index, written: Iterable[IndexRow]) -> list[RunRow]:
         now_ns = time.time_ns()
         return [RunRow(index, row, now_ns) for row in written]
-
-    def _of(self, ids: Sequence[str]) -> Selection:
-        """Return the runs of these ids that are there."""
-        places = [
-            (index, folder)
-            for index in self._indexes
-            for folder in index.folders_by_id(ids).values()
-        ]
-        return Selection(self, places, self._look())
 
     def _read(self, done: int, total: int) -> None:
         self.reading = done, total

@@ -1,0 +1,509 @@
+"""Records of chosen runs as panels of plain values, before they are drawn.
+
+Which runs count, how they are grouped and what a cell holds is decided by `query`, as for
+`assay ls --group` and result tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from assay.core.errors import InputError, RecordError, choose, did_you_mean
+from assay.core.formatting import count, number
+from assay.query.catalog import Asked, Catalog
+from assay.query.columns import COLUMNS, Column
+from assay.query.find import select_runs
+from assay.query.groups import BY_CONFIG, Spread, choose_counted, compute_spread, count_values
+from assay.query.run import RunView
+from assay.query.significance import confidence_interval
+from assay.store.blobs import FileBlobs
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
+
+Kind = Literal["curves", "bars", "scatter", "parallel", "heatmap", "confusion", "histogram"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_LINES = 32
+"""Lines of one panel that look different."""
+
+_MOST_ROWS = 60
+_MOST_PANELS = 12
+_MOST_LABEL_KEYS = 4
+_BUCKETS = 2000
+_BINS = 64
+_AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, _MOST_PANELS)}
+"""Least and most keys beside the metric."""
+
+_ALONE = "draw them one by one"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureRequest:
+    """Question of a figure: addresses of runs, what of them is drawn, and how.
+
+    `metrics` are columns of `assay ls`; of curves metrics, of a confusion or a histogram names of
+    what the runs kept. `keys` are the axes beside them. Runs alike in the columns `by` are a group:
+    those of BY_CONFIG may differ in the seed and in the keys of `ignored`. `log` names the
+    logarithmic axes of x and y.
+    """
+
+    kind: Kind
+    runs: tuple[str, ...]
+    metrics: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    by: tuple[str, ...] = (BY_CONFIG,)
+    ignored: tuple[str, ...] = ()
+    style: str = "screen"
+    title: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureItem:
+    """One group in a panel: a line, a bar, a point, a cell or a matrix, with the runs in it.
+
+    `repeats` says how many runs of how many, "" for one of one. Items of one `place` look alike in
+    all panels. `values` has `x`, `y` and `band` of a curve; the keys of a point or bar, `mean`,
+    `std` and `n`, the interval `low` to `high`, and the values of its `runs`; `names` and `counts`
+    [true][predicted] of a confusion; `steps`, `edges` and `shares` of a histogram.
+    """
+
+    group: str
+    repeats: str
+    place: int
+    runs: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return f"{self.group} {self.repeats}".rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Axes of a figure: `title` is what is measured, `axes` what it is measured against.
+
+    `left_out` has the reason for each run that is not shown, by id.
+    """
+
+    title: str
+    axes: tuple[str, ...] = ()
+    items: tuple[FigureItem, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Runs of one group; `counted` are those whose numbers count, `cells` one a key."""
+
+    label: str
+    place: int
+    runs: tuple[str, ...]
+    counted: Sequence[str]
+    cells: Mapping[str, Any]
+
+
+class _ChosenRuns:
+    """The chosen runs, and what the catalog knows about them."""
+
+    def __init__(self, catalog: Catalog, request: FigureRequest) -> None:
+        """InputError for no run at an address, and for a run that the catalog does not know."""
+        self.request = request
+        self.views = {view.id: view for view in select_runs(request.runs, catalog.project)}
+        self._catalog = catalog
+        self._selection = catalog.select_ids(list(self.views))
+        ids, statuses = self._selection.values([COLUMNS["id"], COLUMNS["status"]])
+        self._statuses: dict[str, str] = dict(zip(ids, statuses, strict=True))
+        self._configs = dict(zip(ids, self._selection.items("config"), strict=True))
+        for run in self.views.keys() - self._statuses.keys():
+            where = str(self.views[run].path)
+            raise InputError(f"The run {run} is of another project.", where=where)
+
+    def columns(self, names: Sequence[str]) -> list[Column]:
+        """Return columns that one of the runs has; InputError for another."""
+        found = [self._catalog.known_column(name) for name in names]
+        for column in found:
+            if not self.read(column):
+                what = f"None of the chosen runs has `{column.name}`."
+                known = self._catalog.metrics_of(list(self.views))
+                raise InputError(what, fix=choose(column.name, known, "they have"))
+        return found
+
+    def read(self, column: Column) -> dict[str, Any]:
+        """Return the value of each run that has one, by id."""
+        (cells,) = self._selection.values([column])
+        pairs = zip(self._statuses, cells, strict=True)
+        return {run: value for run, value in pairs if value is not None}
+
+    def varying(self, runs: Iterable[str]) -> list[str]:
+        """Return the config keys in which runs differ, without the seed."""
+        return sorted(count_values([self._configs[run] for run in runs]).keys() - {"seed"})
+
+    def group(self, keys: Sequence[Column] = (), by: Sequence[str] = ()) -> list[_Group]:
+        """Return the groups in the order of their first runs, with the cells of keys."""
+        asked = Asked(group=by or self.request.by, ignored=self.request.ignored)
+        names = [name for name in asked.group if name != BY_CONFIG]
+        self.columns(names)
+        groups = self._catalog.group(self._selection, asked).groups(keys, 0, None)
+        newest = [each.ids[-1] for each in groups]
+        rows = [dict(zip(asked.group, each.key, strict=True)) for each in groups]
+        if BY_CONFIG in asked.group:
+            names = self.varying(newest)
+            names = names if len(names) <= _MOST_LABEL_KEYS else []  # a tag tells more than those
+            rows = [self._configs[run] for run in newest]
+        labels = [
+            _label(names, row) or self.views[run].tag or run
+            for row, run in zip(rows, newest, strict=True)
+        ]
+        return [
+            _Group(
+                label if labels.count(label) == 1 else f"{label} {each.ids[-1]}",
+                place,
+                each.ids,
+                choose_counted(each.ids, self._statuses.__getitem__),
+                dict(zip([key.name for key in keys], each.cells, strict=True)),
+            )
+            for place, (each, label) in enumerate(zip(groups, labels, strict=True))
+        ]
+
+    def item(self, group: _Group, runs: Iterable[str], values: Mapping[str, Any]) -> FigureItem:
+        """Return an item of a group, of the runs that are shown."""
+        shown, total = tuple(runs), len(group.runs)
+        part = f"{len(shown)} of {total}" if len(shown) < total else str(total)
+        has_ended = any(self._statuses[run] == "finished" for run in group.counted)
+        repeats = f"(n = {part}{'' if has_ended else ', none finished'})" if total > 1 else ""
+        return FigureItem(
+            group=group.label, repeats=repeats, place=group.place, runs=shown, values=values
+        )
+
+    def leave_out(self, group: _Group, shown: Container[str], name: str) -> dict[str, str]:
+        """Return why runs of a group are not shown: their status, or that they lack the value."""
+        return {
+            run: f"no {name}" if run in group.counted else self._statuses[run]
+            for run in group.runs
+            if run not in shown
+        }
+
+
+def read_panels(catalog: Catalog, request: FigureRequest) -> tuple[Panel, ...]:
+    """Return what a figure shows, a panel for each metric (and group, of what runs kept).
+
+    InputError where nothing can be drawn: a metric or key that no chosen run has, a key that is no
+    number on an axis of numbers, more groups than can be told apart.
+    """
+    chosen = _ChosenRuns(catalog, request)
+    match request.kind:
+        case "curves":
+            panels = _read_curves(chosen)
+        case "confusion":
+            panels = _read_kept(chosen, "table", _read_matrix, _merge_matrices)
+        case "histogram":
+            panels = _read_kept(chosen, "histogram", _read_histograms, _merge_histograms)
+        case _:
+            panels = _read_points(chosen)
+    _refuse_many(len(panels), _MOST_PANELS, "panel")
+    return tuple(panels)
+
+
+def _label(names: Sequence[str], row: Mapping[str, Any]) -> str:
+    """Return values by the last part of their keys, the whole key where that stands for two."""
+    last = [name.rpartition(".")[2] for name in names]
+    parts = []
+    for name, short in zip(names, last, strict=True):
+        text = _spell(row.get(name))
+        shown = short if last.count(short) == 1 else name
+        parts.append(text if name == "tag" else f"{shown}={text}")
+    return ", ".join(parts)
+
+
+def _spell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _refuse_many(found: int, most: int, noun: str) -> None:
+    if found > most:
+        raise InputError(
+            f"There are {count(found, noun)}, of which {most} can be told apart.",
+            fix="narrow the expression, or group the runs by fewer values: --by tag",
+        )
+
+
+# ------------------------------------------------------------------------------------------ curves
+
+
+def match_metrics(run: RunView, name: str) -> list[str]:
+    """Return the metrics that a name means: it, else all with it as their last part.
+
+    InputError when there is none.
+    """
+    if name in run.metrics:
+        return [name]
+    found = [each for each in run.metrics if each.rpartition("/")[2] == name]
+    if not found:
+        short = [each.rpartition("/")[2] for each in run.metrics]
+        fix = did_you_mean(name, [*run.metrics, *short]) or choose(name, run.metrics, "it has")
+        raise InputError(f"The run {run.id} has no metric `{name}`.", where=str(run.path), fix=fix)
+    return found
+
+
+def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
+    """Return the metrics that the names mean in any of the runs."""
+    found: dict[str, None] = {}
+    for name in names:
+        for run in runs:
+            with contextlib.suppress(InputError):
+                found |= dict.fromkeys(match_metrics(run, name))
+        if not any(name in (metric, metric.rpartition("/")[2]) for metric in found):
+            match_metrics(max(runs, key=lambda run: len(run.metrics)), name)  # says what there is
+    return list(found)
+
+
+def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
+    """Return a line for each group: the mean of its runs, with the sample deviation as `band`."""
+    groups = chosen.group()
+    _refuse_many(len(groups), MOST_LINES, "line")
+    panels = []
+    for metric in _having(list(chosen.views.values()), chosen.request.metrics):
+        items: list[FigureItem] = []
+        left_out: dict[str, str] = {}
+        axes: dict[str, None] = {}
+        for group in groups:
+            views = [chosen.views[run] for run in group.counted]
+            curves = {view.id: view.metric(metric) for view in views if metric in view.metrics}
+            left_out |= chosen.leave_out(group, curves, metric)
+            if curves:
+                axis, values = _merge_curves(curves)
+                axes[axis] = None
+                items.append(chosen.item(group, curves, values))
+        panels.append(Panel(title=metric, axes=tuple(axes), items=tuple(items), left_out=left_out))
+    return panels
+
+
+def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, dict[str, list[float]]]:
+    """Return the x axis of curves, and their mean and deviation where all of them have a point."""
+    first, *others = curves.values()
+    if not others:
+        return first.axis or "step", _thin({"x": first.xs, "y": first.values})
+    places = [_last_places(each) for each in curves.values()]
+    steps = sorted(set.intersection(*map(set, places)))
+    if not steps:
+        what = f"{', '.join(curves)} have no step of `{first.name}` in common."
+        raise InputError(what, fix=_ALONE)
+    picks = [[own[step] for step in steps] for own in places]
+    rows = list(zip(curves.values(), picks, strict=True))
+    xs = first.xs[picks[0]]
+    is_shared = all(
+        each.axis == first.axis and np.array_equal(each.xs[pick], xs) for each, pick in rows
+    )
+    values = np.stack([each.values[pick] for each, pick in rows])
+    with np.errstate(invalid="ignore"):  # of inf
+        mean, band = values.mean(axis=0), values.std(axis=0, ddof=1)
+    axis = first.axis if is_shared else ""
+    return axis or "step", _thin({"x": xs if axis else np.array(steps), "y": mean, "band": band})
+
+
+def _last_places(curve: Series) -> dict[int, int]:
+    """Return the place of the last point at each step."""
+    return {step: place for place, step in enumerate(curve.steps.tolist())}
+
+
+def _thin(columns: Mapping[str, NDArray[Any]]) -> dict[str, list[float]]:
+    """Return the points of a line that are drawn: the extremes of each range, so spikes stay."""
+    ys = columns["y"]
+    keep: Any = slice(None)
+    if len(ys) > _BUCKETS:
+        parts = np.array_split(np.arange(len(ys)), _BUCKETS // 2)
+        extremes = [part[find(ys[part])] for part in parts for find in (np.argmin, np.argmax)]
+        keep = np.unique([0, *extremes, len(ys) - 1])
+    return {name: values[keep].astype(float).tolist() for name, values in columns.items()}
+
+
+# ------------------------------------------------------------------------------- values of columns
+
+
+def _choose_keys(chosen: _ChosenRuns) -> list[Column]:
+    """Return the axes beside the metric: those asked for, else the keys that vary."""
+    kind = chosen.request.kind
+    least, most = _AXES[kind]
+    names = list(chosen.request.keys) or (chosen.varying(chosen.views) if least else [])
+    if not least <= len(names) <= most:
+        needed = str(least) if least == most else f"{least} to {most}"
+        there = f"{', '.join(names[:_MOST_PANELS])} vary" if names else "no key varies"
+        raise InputError(
+            f"A figure of the kind {kind} has {needed} of the keys as axes, not {len(names)}.",
+            fix=f"name them with -k; {there}" if least else "leave out -k",
+        )
+    return chosen.columns(names)
+
+
+def _read_points(chosen: _ChosenRuns) -> list[Panel]:
+    """Return an item for each group: the values of its keys; mean and interval of a metric."""
+    kind = chosen.request.kind
+    metrics = chosen.columns(chosen.request.metrics)
+    keys = _choose_keys(chosen)
+    names = tuple(column.name for column in keys)
+    groups = chosen.group(keys, names if kind == "heatmap" else ())
+    _refuse_many(len(groups) if kind == "bars" else 0, _MOST_ROWS, "bar")
+    panels = []
+    for metric in metrics:
+        values = chosen.read(metric)
+        items: list[FigureItem] = []
+        left_out: dict[str, str] = {}
+        for group in groups:
+            having = [run for run in group.counted if run in values]
+            numbers = [_number(values[run], metric.name, run) for run in having]
+            spread = compute_spread(numbers) if numbers else None
+            lacking = next((name for name in names if group.cells[name] is None), "")
+            left_out |= chosen.leave_out(group, having, metric.name)
+            if spread is None or lacking or not math.isfinite(spread.mean):
+                why = f"no single {lacking}" if lacking else f"{metric.name} is no number"
+                left_out |= dict.fromkeys(having, why)
+                continue
+            low, high = confidence_interval(numbers) or (None, None)
+            row = {
+                name: _coordinate(cell, name, group.runs[-1], kind == "scatter")
+                for name, cell in group.cells.items()
+            }
+            row |= {"mean": spread.mean, "std": spread.std, "n": spread.count}
+            row |= {"low": low, "high": high, "runs": numbers}
+            items.append(chosen.item(group, having, row))
+        if not items:
+            why = "; ".join(f"{run}: {reason}" for run, reason in list(left_out.items())[:3])
+            raise InputError(f"No run has a value of `{metric.name}` to draw.", fix=why)
+        for name in names if kind == "heatmap" else ():
+            sides = len({str(item.values[name]) for item in items})
+            _refuse_many(sides, _MOST_ROWS, f"value of {name}")
+        panels.append(Panel(title=metric.name, axes=names, items=tuple(items), left_out=left_out))
+    return panels
+
+
+def _coordinate(cell: Any, name: str, run: str, is_number: bool) -> Any:
+    """Return the value of a key on an axis, of a metric its mean."""
+    value = cell.mean if isinstance(cell, Spread) else cell
+    if is_number:
+        return _number(value, name, run, f"`assay figure bars --by {name}` compares its values")
+    return value if isinstance(value, int | float | str) else _spell(value)
+
+
+def _number(value: Any, name: str, run: str, fix: str = "name a metric, or a number") -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"`{name}` is no number in the run {run}: {_spell(value)}.", fix=fix)
+    return float(value)
+
+
+# ------------------------------------------------------------------------------ what the runs kept
+
+
+def _read_kept(
+    chosen: _ChosenRuns,
+    kind: str,
+    read: Callable[[RunView, str], Any],
+    merge: Callable[[Mapping[str, Any], str], dict[str, Any]],
+) -> list[Panel]:
+    """Return a panel for each name and group, of what the runs that count kept under the name."""
+    panels: list[Panel] = []
+    for name in chosen.request.metrics:
+        before = len(panels)
+        left_out: dict[str, str] = {}
+        for group in chosen.group():
+            parts = {run: read(chosen.views[run], name) for run in group.counted}
+            parts = {run: part for run, part in parts.items() if part}
+            left_out |= chosen.leave_out(group, parts, name)
+            if parts:
+                item = chosen.item(group, parts, merge(parts, name))
+                panels.append(Panel(title=name, items=(item,), left_out=left_out))
+        if len(panels) == before:
+            kept = [each for view in chosen.views.values() for each in view.artifacts]
+            raise InputError(
+                f"None of the chosen runs kept a {kind} `{name}`.",
+                fix=choose(name, [each.name for each in kept if each.kind == kind], "they have"),
+            )
+    return panels
+
+
+def _read_matrix(view: RunView, name: str) -> tuple[list[str], list[list[float]]] | None:
+    """Return the classes and counts that a run kept last, as a table or result; None for none."""
+    tables = _read_artifacts(view, "table", name, f"{name}.csv", f"{name}/matrix.csv")
+    rows: Any = view.values.get(name)
+    classes: list[str] = []
+    if tables:
+        classes, *rows = csv.reader(io.StringIO(tables[-1][1].decode("utf-8", "replace")))
+        if classes[:1] == ["true"]:  # the classes have names, which stand before the rows, too
+            classes, rows = classes[1:], [row[1:] for row in rows]
+    elif not isinstance(rows, list):
+        return None
+    try:
+        counts = [[float(cell) for cell in row] for row in rows]
+    except (ValueError, TypeError):
+        counts = []
+    if not counts or any(len(row) != len(counts) for row in counts):
+        what = f"`{name}` of the run {view.id} is no square matrix of numbers."
+        raise InputError(what, where=str(view.path))
+    return classes or [str(place) for place in range(len(counts))], counts
+
+
+def _merge_matrices(kept: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the sum of the counts of runs."""
+    classes, *others = (names for names, _ in kept.values())
+    if any(names != classes for names in others):
+        raise InputError(f"{', '.join(kept)} have different classes in `{name}`.", fix=_ALONE)
+    return {"names": classes, "counts": np.sum([rows for _, rows in kept.values()], 0).tolist()}
+
+
+def _read_histograms(view: RunView, name: str) -> dict[int, Any]:
+    """Return edges and counts of the histograms that a run kept under a name, by step."""
+    found = {}
+    for step, data in _read_artifacts(view, "histogram", name):
+        try:
+            one = json.loads(data)
+            edges = np.asarray(one["edges"], float)
+            found[step] = edges, np.asarray(one["counts"], float) + np.zeros(len(edges) - 1)
+        except (ValueError, TypeError, KeyError) as error:
+            what = f"The histogram `{name}` of the run {view.id} is damaged."
+            raise RecordError(what, where=str(view.path)) from error
+    return found
+
+
+def _merge_histograms(kept: Mapping[str, dict[int, Any]], name: str) -> dict[str, Any]:
+    """Return the shares of the values in common bins, at each step that all runs have."""
+    steps = sorted(set.intersection(*map(set, kept.values())))
+    if not steps:
+        raise InputError(f"{', '.join(kept)} have no step of `{name}` in common.", fix=_ALONE)
+    ends = [found[step][0] for found in kept.values() for step in steps]
+    low, high = min(each[0] for each in ends), max(each[-1] for each in ends)
+    edges = np.linspace(low, high if high > low else low + 1.0, _BINS + 1)
+    shares = []
+    for step in steps:
+        row = np.zeros(_BINS)
+        for own, counts in (found[step] for found in kept.values()):
+            # Values lie evenly in a bin: a part of its width has that part of its count.
+            sums = np.concatenate([[0.0], np.cumsum(counts)])
+            row += np.diff(np.interp(edges, own, sums))
+        shares.append((row / (row.sum() or 1.0)).tolist())
+    return {"steps": steps, "edges": edges.tolist(), "shares": shares}
+
+
+def _read_artifacts(view: RunView, kind: str, *names: str) -> list[tuple[int, bytes]]:
+    """Return step (else place) and bytes of all that a run kept under one of the names."""
+    kept = [each for each in view.artifacts if each.kind == kind and each.name in names]
+    blobs = FileBlobs(view.folder.artifacts)
+    try:
+        return [
+            (place if each.step is None else each.step, blobs.get(each.digest))
+            for place, each in enumerate(kept)
+        ]
+    except KeyError:
+        what = f"A file of `{names[0]}` that the run {view.id} kept is missing."
+        raise RecordError(what, where=str(view.path)) from None
