@@ -154,8 +154,8 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
     for row in rows:
         assert f"| {' | '.join(cell.strip() for cell in row if cell.strip())} |" in text
     assert all(re.search(rf"\| {run} \|", text) for run in ("zaaaaaaa", "yaaaaaaa", "2aaaaaaa"))
-    assert "lr=0.1 (mean of 2), lr=0.5" in text  # a line each, in one drawing
-    assert "mean of 2" not in assay("report", "optimizer.lr = 0.5", "-o", "one.md").out
+    assert "lr=0.1 (n = 2), lr=0.5" in text  # a line each, in one drawing
+    assert "(n = 2)" not in assay("report", "optimizer.lr = 0.5", "-o", "one.md").out
     none = assay("report", "tag = nobody")
     assert none.code == 2 and "No run fulfils `tag = nobody`." in none.err
 

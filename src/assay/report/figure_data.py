@@ -33,15 +33,12 @@ if TYPE_CHECKING:
 
 Kind = Literal["curves", "bars", "scatter", "parallel", "heatmap", "confusion", "histogram"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_LINES = 32
-"""Lines of one panel that look different."""
-
 _MOST_ROWS = 60
-_MOST_PANELS = 12
+MOST_PANELS = 12
 _MOST_LABEL_KEYS = 4
 _BUCKETS = 2000
 _BINS = 64
-_AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, _MOST_PANELS)}
+_AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, MOST_PANELS)}
 """Least and most keys beside the metric."""
 
 _ALONE = "draw them one by one"
@@ -211,7 +208,6 @@ def read_panels(catalog: Catalog, request: FigureRequest) -> tuple[Panel, ...]:
             panels = _read_kept(chosen, "histogram", _read_histograms, _merge_histograms)
         case _:
             panels = _read_points(chosen)
-    _refuse_many(len(panels), _MOST_PANELS, "panel")
     return tuple(panels)
 
 
@@ -232,7 +228,8 @@ def _spell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _refuse_many(found: int, most: int, noun: str) -> None:
+def refuse_many(found: int, most: int, noun: str) -> None:
+    """Raise InputError where more is to be drawn than can be told apart."""
     if found > most:
         raise InputError(
             f"There are {count(found, noun)}, of which {most} can be told apart.",
@@ -273,7 +270,6 @@ def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
 def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
     """Return a line for each group: the mean of its runs, with the sample deviation as `band`."""
     groups = chosen.group()
-    _refuse_many(len(groups), MOST_LINES, "line")
     panels = []
     for metric in _having(list(chosen.views.values()), chosen.request.metrics):
         items: list[FigureItem] = []
@@ -340,7 +336,7 @@ def _choose_keys(chosen: _ChosenRuns) -> list[Column]:
     names = list(chosen.request.keys) or (chosen.varying(chosen.views) if least else [])
     if not least <= len(names) <= most:
         needed = str(least) if least == most else f"{least} to {most}"
-        there = f"{', '.join(names[:_MOST_PANELS])} vary" if names else "no key varies"
+        there = f"{', '.join(names[:MOST_PANELS])} vary" if names else "no key varies"
         raise InputError(
             f"A figure of the kind {kind} has {needed} of the keys as axes, not {len(names)}.",
             fix=f"name them with -k; {there}" if least else "leave out -k",
@@ -355,7 +351,7 @@ def _read_points(chosen: _ChosenRuns) -> list[Panel]:
     keys = _choose_keys(chosen)
     names = tuple(column.name for column in keys)
     groups = chosen.group(keys, names if kind == "heatmap" else ())
-    _refuse_many(len(groups) if kind == "bars" else 0, _MOST_ROWS, "bar")
+    refuse_many(len(groups) if kind == "bars" else 0, _MOST_ROWS, "bar")
     panels = []
     for metric in metrics:
         values = chosen.read(metric)
@@ -384,7 +380,7 @@ def _read_points(chosen: _ChosenRuns) -> list[Panel]:
             raise InputError(f"No run has a value of `{metric.name}` to draw.", fix=why)
         for name in names if kind == "heatmap" else ():
             sides = len({str(item.values[name]) for item in items})
-            _refuse_many(sides, _MOST_ROWS, f"value of {name}")
+            refuse_many(sides, _MOST_ROWS, f"value of {name}")
         panels.append(Panel(title=metric.name, axes=names, items=tuple(items), left_out=left_out))
     return panels
 

@@ -15,7 +15,13 @@ from assay.core.formatting import count, number
 from assay.core.terminal import elide, visible
 from assay.query.groups import Spread
 from assay.query.significance import LEVEL
-from assay.report.figure_data import FigureItem, FigureRequest, Panel
+from assay.report.figure_data import (
+    MOST_PANELS,
+    FigureItem,
+    FigureRequest,
+    Panel,
+    refuse_many,
+)
 from assay.store.cells import in_order
 
 if TYPE_CHECKING:
@@ -36,6 +42,8 @@ COLORS = (
 
 DASHES = ("-", "--", ":", "-.")
 """Dashes of lines past the last colour: 32 lines look different."""
+
+_MOST_LINES = len(COLORS) * len(DASHES)
 
 STYLES: Mapping[str, float] = {
     "screen": 6.4,
@@ -71,6 +79,9 @@ def draw_figure(panels: Sequence[Panel], request: FigureRequest) -> Figure:
     if width is None:
         fix = choose(request.style, STYLES, n=2)
         raise InputError(f"There is no style `{request.style}`.", fix=fix)
+    refuse_many(len(panels), MOST_PANELS, "panel")
+    lines = max(len(each.items) for each in panels) if request.kind == "curves" else 0
+    refuse_many(lines, _MOST_LINES, "line")
     try:
         from matplotlib import rc_context, rcParamsDefault
         from matplotlib.figure import Figure

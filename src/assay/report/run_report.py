@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import Evaluated
 from assay.core.formatting import count, duration, moment, number, size
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import IMPORTED
-from assay.query.catalog import Asked, open_catalog
+from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.columns import DEFAULT_COLUMNS
 from assay.query.config_rows import config_rows
 from assay.query.determinism import conditions
@@ -33,7 +36,7 @@ from assay.report.document import (
     ReportDocument,
     WebLink,
 )
-from assay.report.figure import lines
+from assay.report.figure_data import FigureRequest, read_panels
 from assay.store import authorship
 from assay.store.known_projects import project_here
 from assay.store.layout import Project
@@ -67,7 +70,7 @@ def report_run(view: RunView, *, links: str = "") -> ReportDocument:
         _section("Damaged", [Listing("\n".join(view.damages))] if view.damages else []),
         _section("Purpose", [Prose(view.desc)] if view.desc else []),
         _section("Result", _result(view)),
-        _section("Curves", _curves([view])),
+        _section("Curves", _own_curves(view)),
         _section("Data", _data(view)),
         _section("Config", _config(view)),
         _section("Cost", [_cost(view)]),
@@ -108,7 +111,7 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     shown = f"{len(runs)}, of {count(len(groups), 'config')}"
     sections = [
         _section("Result", [_grid(head, rows, numbers=1), spread]),
-        _section("Curves", _curves(views)),
+        _section("Curves", _group_curves(catalog, where, views)),
         _section("Runs", [_grid([each.name for each in runs.columns], runs.shown_rows())]),
         *(_section(f"Config of {view.id}", _config(view)) for view in views[-1:]),
         _section("Reproducibility", [_grid(("run", "when", "verdict"), verdicts)]),
@@ -167,25 +170,39 @@ def _extreme(value: float, step: int) -> tuple[str, str]:
     return (number(value), f"{step:,}") if value == value else ("-", "-")
 
 
-def _curves(views: Sequence[RunView]) -> list[Block]:
-    """Return drawings: of one run of all metrics with one last part, as train/loss and valid/loss.
-
-    Of several runs of one metric each; repeats are their mean with a band of one deviation.
-    """
-    is_one = len(views) == 1
+def _own_curves(view: RunView) -> list[Block]:
+    """Return drawings of all metrics with one last part, as train/loss and valid/loss."""
     panels: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for view in views for name in view.metrics):
+    for name in view.metrics:
         if not name.startswith(_UNDRAWN):
-            panels.setdefault(name.rpartition("/")[2] if is_one else name, []).append(name)
+            panels.setdefault(name.rpartition("/")[2], []).append(name)
     drawings = []
     for title, metrics in list(panels.items())[:_MOST_PICTURES]:
         with contextlib.suppress(AssayError):  # a lost curve: `damages` tells
-            found = lines(views, metrics)[:_MOST_LINES]
-            names = [line.metric if is_one else line.label for line in found]
-            drawn = [DrawnCurve(line.xs, line.ys, line.band) for line in found]
-            curves = dict(zip(names, drawn, strict=True))
-            drawings.append(CurveDrawing(title, curves, found[0].axis or "step"))
+            found = {name: view.metric(name) for name in metrics[:_MOST_LINES]}
+            curves = {name: DrawnCurve(each.xs, each.values) for name, each in found.items()}
+            drawings.append(CurveDrawing(title, curves, found[metrics[0]].axis or "step"))
     return [Pictures(tuple(drawings))] if drawings else []
+
+
+def _group_curves(catalog: Catalog, where: str, views: Sequence[RunView]) -> list[Block]:
+    """Return a drawing of each metric; repeats are their mean with a band of one deviation."""
+    names = dict.fromkeys(name for view in views for name in view.metrics)
+    metrics = [name for name in names if not name.startswith(_UNDRAWN)][:_MOST_PICTURES]
+    drawings = []
+    with contextlib.suppress(AssayError):  # a lost curve: `damages` tells
+        request = FigureRequest(kind="curves", runs=(where,), metrics=tuple(metrics))
+        for panel in read_panels(catalog, request) if metrics else ():
+            curves = {
+                item.label: DrawnCurve(*(_array(item.values, name) for name in ("x", "y", "band")))
+                for item in panel.items[:_MOST_LINES]
+            }
+            drawings.append(CurveDrawing(panel.title, curves, panel.axes[0]))
+    return [Pictures(tuple(drawings))] if drawings else []
+
+
+def _array(values: Mapping[str, Any], name: str) -> Any:
+    return np.asarray(values[name], float) if name in values else None
 
 
 def _data(view: RunView) -> Iterator[Block]:
