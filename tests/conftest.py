@@ -26,6 +26,8 @@ import pytest
 import warm_python
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from assay.build.registry import Registered
 
 pytest_plugins = ["repeatable", "rows"]
@@ -217,6 +219,21 @@ def signals_as_they_were() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The one browser of a process: a second driver would find the loop of the first one running."""
+    from web.conftest import FLAGS, browser_path, missing
+
+    if why := missing():
+        pytest.skip(why)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

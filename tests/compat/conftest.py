@@ -1,4 +1,4 @@
-"""Python in the folder of a project, the fixture `project` of the file that uses it; a browser."""
+"""Python in the folder of a project, the fixture `project` of the file that uses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from examples import SRC
 from warm_python import Run
-from web.conftest import browser as browser
 from web.conftest import serve as serve
 from web.conftest import visit as visit
 

@@ -430,7 +430,7 @@ def test_a_folder_that_is_there_is_refused_and_moved_away_by_force(project: Path
     (project / "left").mkdir()
     (project / "left" / "kept.txt").write_text("mine")
 
-    with pytest.raises(InputError, match="something in the place") as caught:
+    with pytest.raises(InputError, match="something in this place") as caught:
         leave(run, "safetensors")
     assert caught.value.fix == "name another place, or --force moves it away"
     result = leave(run, "safetensors", force=True)

@@ -81,7 +81,7 @@ engine/data/loader.py: _check_dataset _check_options*4
 engine/data/map_style.py: Cache.over RandomSplit.__init__*2 RandomSplit.over Select.over
     SequenceWrapper.__init__
 engine/data/instance.py: part_of
-engine/data/randomness.py: Fetch._is_same_twice
+engine/data/randomness.py: Fetch._digest
 engine/data/samplers.py: ByLength.__init__ Listed._list_indices Subset._choose_indices Weighted.order*2
     _values*2 order_of
 engine/data/stream_loader.py: StreamLoader.__init__*3 StreamLoader._drew
@@ -198,16 +198,15 @@ engine/optim/scaled_optimizer_step.py: ScaledOptimizerStep.__init__
 engine/callbacks/pipelines.py: run
 engine/data/source.py: Replayed._begin
 engine/data/streams/items.py: _LengthCursor.__next__*2
-engine/metrics/classes.py: Confusion.matrix
+engine/metrics/classes.py: _outside
 engine/metrics/outputs.py: as_plain
 
 [export]
 compose/exporting.py: _Exporting.__init__ _Exporting.write_model _evaluated_split _part_of
-    _refuse_taken export*2
-engine/export/interface.py: find_interface*2
+    export*2
+engine/export/interface.py: find_interface*2 watch_calls.after
 engine/export/parity.py: _check*2
 engine/export/program.py: _explain_onnx_error*2 _explain_trace_error*3 require_onnx
-engine/export/runners.py: _explain
 
 [device]
 engine/numerics/precision.py: deterministic

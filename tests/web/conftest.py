@@ -74,18 +74,6 @@ def missing() -> str:
     return ""
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    if why := missing():
-        pytest.skip(why)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
-        yield browser
-        browser.close()
-
-
 def wait_for_answers(page: Page) -> None:
     """Wait until a page has every answer that it has asked for, and asks for nothing more."""
     page.wait_for_function(QUIET)

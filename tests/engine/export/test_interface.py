@@ -109,7 +109,8 @@ def test_a_process_that_never_calls_its_model_is_refused_with_what_to_do() -> No
 def survey(*shapes: tuple[int, ...], samples: list[int]) -> dict[int, str]:
     seen = ShapeSurvey()
     for shape, count in zip(shapes, samples, strict=True):
-        seen.see(ModelCall({"x": torch.zeros(shape)}, torch.zeros(shape)), count)
+        given, gave = torch.zeros(shape), torch.zeros(shape)
+        seen.see(ModelCall({"x": given}, gave, gave), count)
     whole = Interface(call=((), {}), example={"x": torch.zeros(shapes[0])}, expected={})
     return dict(seen.complete(whole).axes["x"])
 
