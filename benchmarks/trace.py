@@ -18,7 +18,7 @@ from statistics import median
 
 import torch
 from figures import Figure, machine, options, show
-from gpt import batches_of, network
+from gpt import SMALL
 from loops import Batches, Loop, Pair, Side, check_equal, over_processes, settle, time_in_turn
 from torch import nn
 from torch.optim import AdamW
@@ -44,7 +44,7 @@ def tiny_batches(steps: int) -> Batches:
 
 
 def side(name: str, batches: Batches, level: Level | None, folder: Path) -> Side:
-    model, optimizer = tiny() if name == "tiny" else network()
+    model, optimizer = tiny() if name == "tiny" else SMALL.network()
     criterion = nn.CrossEntropyLoss()
     every = 100 if level == "default" else 1
 
@@ -60,7 +60,7 @@ def side(name: str, batches: Batches, level: Level | None, folder: Path) -> Side
 
 
 def measured(name: str, level: Level, steps: int, rounds: int, folder: Path) -> Iterator[Figure]:
-    batches = tiny_batches(steps) if name == "tiny" else batches_of(steps)
+    batches = tiny_batches(steps) if name == "tiny" else SMALL.batches(steps)
     pair = Pair(side(name, batches, None, folder), side(name, batches, level, folder))
     time_in_turn([pair], rounds)
     check_equal(f"{name}.{level}", pair)
