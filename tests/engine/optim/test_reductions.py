@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -121,6 +122,47 @@ def test_a_sum_stays_a_sum(compute: Any) -> None:
 @pytest.mark.filterwarnings("ignore:size_average and reduce")
 def test_of_anything_else_nobody_knows(compute: Any) -> None:
     assert noted(compute)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("compute", "kind"),
+    [
+        (lambda m: (X.sum(1) * 0).index_copy(0, m.nonzero()[:, 0], X[m].sum(1)).mean(), "mean"),
+        (lambda m: X.sum(1).index_add_(0, torch.where(m)[0], X[m].sum(1)).mean(), "mean"),
+        (lambda m: X.sum(1).masked_scatter(m, X[m].sum(1)).mean(), "mean"),
+        (lambda m: (X - X[m].mean(0)).square().mean(), "mean"),
+        (lambda m: X[m].max(1).values.mean(), "counted"),
+        (lambda m: F.mse_loss(X[m, :2], X[m, :2] + 1), "counted"),
+        (lambda m: F.mse_loss(X[m.nonzero().squeeze(1), 0], ONE[0]), "counted"),
+        (lambda m: X.index_select(0, torch.where(m)[0]).square().mean(), "counted"),
+        (lambda m: F.l1_loss(torch.cat([X[m], X[m.roll(1)]]), ONE), "counted"),
+        (lambda m: F.l1_loss(X[m].sum(1).squeeze(), ONE[0]), "counted"),
+        (
+            lambda m: F.l1_loss(X[:, 0][m].squeeze(), ONE.new_ones(X[:, 0][m].squeeze().shape)),
+            "counted",
+        ),
+        (lambda m: X[m].flatten().square().mean(), "counted"),
+        (lambda m: X[m].T.square().mean(), "counted"),
+        (lambda m: F.mse_loss(X[m].unbind(1)[0], X[m][:, 1]), "counted"),
+        (lambda m: torch.stack([F.mse_loss(row, ONE) for row in X[m]]).mean(), "counted"),
+        (lambda m: (X.sum(1) * m).sum() / X[m].shape[0], "counted"),
+        (lambda m: X[m].sum() / max(1, len(m.nonzero())), "counted"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_loss_has_one_kind_however_many_samples_a_mask_lets_through(
+    compute: Callable[[Tensor], Tensor], kind: str
+) -> None:
+    masks = [torch.tensor(bits) for bits in product([False, True], repeat=4) if any(bits)]
+
+    kinds = set()
+    for mask in masks:
+        with Reductions(4) as watch:
+            loss = compute(mask)
+        weighed = watch.weigh(loss, None)
+        kinds.add("mean" if weighed is loss else "sum" if weighed.weight is None else "counted")
+
+    assert kinds == {kind}
 
 
 def test_a_mean_over_nothing_is_a_sum_of_nothing_and_gives_no_gradient() -> None:

@@ -12,6 +12,8 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import getattr_static
+from itertools import chain
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
@@ -119,17 +121,28 @@ class Reductions(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            return result
+        if isinstance(result, Tensor):
             note = _NOTES.get(func)
             known = note(self, result, args, kwargs or {}) if note is not None else None
             if known is not None:
                 self._known[id(result)] = replace(known, result=result)
             else:
                 self._known.pop(id(result), None)  # an operation in place may have changed it
-            if self._selected and result.dim() and self.is_selected(args, result.shape[0]):
-                self._selected[id(result)] = result
         elif func in _READS or (func in _LENGTHS and self.is_selected(args)):
-            self._numbers |= {result} if isinstance(result, int | float) else set()
+            numbers = result[:1] if isinstance(result, torch.Size) else [result]
+            self._numbers |= {number for number in numbers if isinstance(number, int | float)}
+        elif func in _FINDS or (func in _ROWS and self.is_selected(args)):
+            rows = tuple(result)
+            for row in rows:
+                self.select(row)
+            return iter(rows) if func is Tensor.__iter__ else rows
+        if self._selected:
+            parts = _parts_with_rows(func, args, kwargs or {})
+            for each in result if isinstance(result, tuple) else [result]:
+                if isinstance(each, Tensor) and each.dim() and self.is_selected(parts, len(each)):
+                    self.select(each)
         return result
 
     def _find(self, loss: object) -> _Reduced | None:
@@ -148,13 +161,17 @@ class Reductions(TorchFunctionMode):
         self._stacks[id(result)] = result, [self.reduction_of(part) for part in parts]
 
     def select(self, result: Tensor) -> None:
-        """Note a tensor of the entries that a mask lets through."""
+        """Note a tensor of the entries that a mask lets through, or of their places."""
         self._selected[id(result)] = result
 
     def is_selected(self, parts: Iterable[Any], length: int | None = None) -> bool:
-        """Return whether one of these is a tensor, of this length, that a mask let through."""
-        selected = [part for part in parts if id(part) in self._selected]
-        return any(length in (None, part.shape[0]) for part in selected)
+        """Return whether one of these is a tensor, of this length, that a mask let through.
+
+        One of the parts may be a tuple or list of such.
+        """
+        flat = (part if type(part) in (tuple, list) else [part] for part in parts)
+        selected = [part for part in chain(*flat) if id(part) in self._selected]
+        return any(length is None or part.shape[:1] in ((), (length,)) for part in selected)
 
     def floor(self, result: Tensor, count: Callable[[], Tensor]) -> None:
         """Note a number that is `count` or, if that is smaller, another one."""
@@ -230,6 +247,18 @@ def _counts(shape: Sequence[int]) -> set[int]:
     for size in shape:
         products |= {product * size for product in products}
     return products - {1} | {math.prod(shape)}
+
+
+def _parts_with_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the arguments whose rows, along dim 0, may be those of the result."""
+    if func in _WRITES:
+        return args[:1]
+    if func in _FOLDS:
+        dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        dims = [dims] if isinstance(dims, int) else dims
+        if isinstance(dims, tuple | list) and {0, -_source(args, kwargs).dim()} & {*dims}:
+            return ()
+    return args
 
 
 def _unknown(who: object) -> InputError:
@@ -401,6 +430,15 @@ def _identity(
     return watch.reduction_of(_source(args, kwargs))
 
 
+def _rearrangement(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> _Reduced | None:
+    source = _source(args, kwargs)
+    if watch.is_selected([source]):
+        watch.select(result)
+    return None if result.dim() else watch.reduction_of(source)
+
+
 def _product(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _Reduced | None:
@@ -444,7 +482,9 @@ def _stack(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     parts = args[0] if args else kwargs["tensors"]
-    if any(not part.dim() or part.numel() == 1 for part in parts):
+    if watch.is_selected(parts):
+        watch.select(result)
+    elif any(not part.dim() or part.numel() == 1 for part in parts):
         watch.stack(result, parts)
 
 
@@ -452,8 +492,16 @@ def _selection(
     watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     mask = args[1] if len(args) > 1 else kwargs.get("mask")
+    if isinstance(mask, tuple) and mask:
+        mask = mask[0]
     if isinstance(mask, Tensor) and mask.dtype == torch.bool:
         watch.select(result)
+
+
+def _places(
+    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    watch.select(result)
 
 
 def _floor(
@@ -480,7 +528,9 @@ _OPERATIONS: dict[str, _Note] = {
     **dict.fromkeys(
         ("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _identity
     ),
-    **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative", "squeeze"), _identity),
+    **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative"), _identity),
+    **dict.fromkeys(("squeeze", "reshape", "view", "flatten", "ravel"), _rearrangement),
+    **dict.fromkeys(("t", "transpose", "permute"), _rearrangement),
     **dict.fromkeys(("mul", "multiply", "mul_", "__rmul__"), _product),
     **dict.fromkeys(("div", "divide", "true_divide", "div_"), _quotient),
     **dict.fromkeys(
@@ -488,15 +538,29 @@ _OPERATIONS: dict[str, _Note] = {
     ),
     **dict.fromkeys(("stack", "hstack", "cat", "concat"), _stack),
     **dict.fromkeys(("__getitem__", "masked_select"), _selection),
+    **dict.fromkeys(("nonzero", "argwhere"), _places),
     **dict.fromkeys(("clamp", "clamp_min", "clip", "max", "maximum"), _floor),
     **dict.fromkeys(("gt", "lt", "__gt__", "__lt__"), _comparison),
 }
-_LENGTHS = {Tensor.__len__, Tensor.numel, Tensor.size, torch.numel}
+
+
+def _functions(*names: str) -> set[Any]:
+    """Return what torch and its tensors have under these names."""
+    owners = (torch, Tensor)
+    return {getattr(owner, name) for name in names for owner in owners if hasattr(owner, name)}
+
+
+_LENGTHS = _functions("__len__", "numel", "size") | {getattr_static(Tensor, "shape").__get__}
 _READS = {Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__}
+_FINDS = _functions("nonzero", "where")  # a tuple, of each dim one
+_ROWS = _functions("unbind", "__iter__")
+_WRITES = _functions(
+    *("index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_scatter"),
+    *("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_"),
+    *("scatter", "scatter_add", "scatter_reduce", "scatter_", "scatter_add_", "scatter_reduce_"),
+    *("masked_scatter_", "put", "put_"),
+)
+_FOLDS = _functions("sum", "mean", "prod", "amax", "amin", "max", "min", "std", "var", "logsumexp")
 _NOTES: dict[Any, _Note] = {func: _criterion(func) for func in _DENOMINATORS}
-_NOTES |= {
-    getattr(owner, name): note
-    for name, note in _OPERATIONS.items()
-    for owner in (torch, Tensor)
-    if hasattr(owner, name)
-}
+_NOTES |= {func: note for name, note in _OPERATIONS.items() for func in _functions(name)}
+_NOTES[getattr_static(Tensor, "T").__get__] = _rearrangement
