@@ -35,7 +35,7 @@ from assay.formats.json_codec import write_json
 from assay.web.inference.batching import Batcher
 from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import parse_infer, parse_plain
-from assay.web.inference.served_model import ModelInputError, ServedModel
+from assay.web.inference.served_model import ModelInputError, ModelSource, ServedModel
 from web.model_server import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -334,6 +334,18 @@ def test_a_model_whose_samples_depend_on_each_other_runs_them_one_request_at_a_t
     for i, outputs in enumerate(answers):
         points = POINTS[: i + 2]
         np.testing.assert_allclose(outputs["y"], points - points.mean(0), atol=1e-5)
+
+
+def test_a_run_that_is_not_there_is_told_once_and_nothing_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+
+    with pytest.raises(InputError, match="nope"):
+        ModelSource("nope", tell=said.append).read()
+
+    assert said == []
 
 
 def test_a_server_that_is_told_to_end_answers_and_lets_each_connection_end(linear: Path) -> None:

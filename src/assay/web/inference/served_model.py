@@ -26,6 +26,7 @@ from assay.formats.export_folder import (
 )
 from assay.formats.json_codec import read_json
 from assay.formats.onnx_model import open_onnx
+from assay.query.find import find
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -161,6 +162,7 @@ class ModelSource:
                     where=str(error.filename or self.address),
                     fix="assay export makes it again",
                 ) from None
+        find(self.address)  # no run of that name is told once, and here
         self._tell(f"exporting {self.address} to ONNX, and comparing it over its data")
         self._reads += 1
         folder = Path(self._rooms.name) / str(self._reads)
