@@ -63,7 +63,7 @@ from assay.core.regular_file import NotRegularFileError, read_start
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ADAPTERS = re.compile(r"assay\.compat\.(?!parts\.)(\w+)")
 _OLDER_TEXT = re.compile(rf"(?<![\w.])(?:{'|'.join(PACKAGES)})\.|_target_\b")
-"""What the text of each older config has, but for those in Python."""
+"""Marks of an older system in the text of a config, other than in Python."""
 
 _SECTIONS_OF_PYTHON = {"model", "dataloader"}
 """Names that every config of LiBai binds: another program is not run to see what it is."""

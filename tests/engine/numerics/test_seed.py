@@ -183,6 +183,26 @@ def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() 
     assert [first, *rest] == expected.tolist()
 
 
+@pytest.mark.parametrize("is_read_in_memory", [True, False])
+def test_lent_generators_tell_who_was_drawn_from_and_come_back(
+    is_read_in_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_read_in_memory:
+        monkeypatch.setattr(seeds, "_python_state", random.getstate)
+        monkeypatch.setattr(seeds, "_set_python_state", random.setstate)
+    draws = {"torch": lambda: torch.rand(1), "numpy": np.random.rand, "random": random.random}
+
+    for name, draw_one in draws.items():
+        seed_all(5)
+        expected = draw()
+        seed_all(5)
+        with seeds.LentGenerators() as lent:
+            before = lent.find_drawn()
+            draw_one()
+            after = lent.find_drawn()
+        assert (before, after, draw()) == (set(), {name}, expected)
+
+
 def test_the_words_of_pythons_generator_are_read_where_they_lie() -> None:
     """Where they lie elsewhere, loaders are slower, and nothing else is different."""
     assert seeds._python_state is not random.getstate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,7 +38,7 @@ def test_a_rehearsal_meets_the_longest_samples_first_where_lengths_are_known() -
     loader = Loader(
         SequenceWrapper(texts),
         batch_size=2,
-        sampler=ByLength([len(text) for text in texts]),
+        sampler=ByLength(np.array([len(text) for text in texts], dtype=np.uint8)),
         collate=lambda samples: sorted(len(sample) for sample in samples),
     )
 

@@ -102,7 +102,7 @@ class Fetch:
             with LentGenerators() as lent:
                 try:
                     batch = self._load(epoch, position, indices)
-                except Exception:
+                except Exception:  # numbers that were not keyed may be why it failed
                     if not self._has_found_draws(lent):
                         raise
                 else:

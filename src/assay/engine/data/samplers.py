@@ -103,7 +103,7 @@ class ByLength:
     def longest_first(self, dataset: Any) -> Subset:
         """Return a sampler with the longest samples first, which need the most memory."""
         lengths = _values("lengths", self.lengths, dataset)
-        return Subset(np.argsort(-lengths, kind="stable").tolist(), shuffle=False)
+        return Subset(np.argsort(lengths, kind="stable")[::-1].tolist(), shuffle=False)
 
 
 class Subset:

@@ -282,7 +282,7 @@ SEEDERS: Mapping[str, Callable[[int], object]] = {
     "numpy": lambda value: np.random.seed(value & 0xFFFFFFFF),
     "random": random.seed,
 }
-"""What keys each of the global generators, as `key_all` keys them all."""
+"""Functions that key one global generator each, by its name; `key_all` keys all."""
 
 _SPARE: list[np.random.MT19937] = []
 """Bit generators for `LentGenerators`, one for each level; a new one takes 200 us."""
