@@ -36,6 +36,7 @@ from assay.web.inference.batching import Batcher
 from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import parse_infer, parse_plain
 from assay.web.inference.served_model import ModelInputError, ModelSource, ServedModel
+from run_folders import make_project
 from web.model_server import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -339,11 +340,15 @@ def test_a_model_whose_samples_depend_on_each_other_runs_them_one_request_at_a_t
 def test_a_run_that_is_not_there_is_told_once_and_nothing_is_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
 
-    with pytest.raises(InputError, match="nope"):
-        ModelSource("nope", tell=said.append).read()
+    with (
+        contextlib.closing(ModelSource("nope", tell=said.append)) as source,
+        pytest.raises(InputError, match="There is no run `nope`"),
+    ):
+        source.read()
 
     assert said == []
 
