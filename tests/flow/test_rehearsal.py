@@ -266,6 +266,29 @@ def test_weights_that_are_sharded_are_sent_for_every_micro_batch(assay, net: Pat
     assert sent[1:] == pytest.approx([4 * sent[0], 8 * sent[0]], rel=0.001)
 
 
+def test_weights_gathered_in_half_precision_are_half_of_what_is_gathered_and_wanted_everywhere(
+    assay, net: Path
+) -> None:
+    wide = [*SHIFTED_NET, "model.width=64", "--layout", "shard=2"]
+    half = ["train.precision=bf16", "evaluate.precision=bf16"]
+    gathered = "parallel.shard_precision=bf16"
+
+    by_autocast, by_gathering = (
+        rehearsed(assay, *wide, *half),
+        rehearsed(assay, *wide, *half, gathered),
+    )
+    refused = assay("check", "toy.toml", "--rehearse", *wide, half[0], gathered)
+    started = assay("run", "toy.toml", "parallel.shard=2", *half[1:], gathered)
+
+    sent = [report["traffic"][0]["sent_bytes"] for report in (by_autocast, by_gathering)]
+    assert sent[1] < 0.75 * sent[0]  # gradients are still reduced in fp32
+    for ended, section in ((refused, "evaluate"), (started, "train")):
+        said = ended.stdout + ended.stderr
+        assert ended.returncode == 2
+        assert f'[{section}] precision is "fp32": weights that are gathered in half' in said
+        assert f'fix: [{section}] precision = "bf16"; or leave shard_precision out.' in said
+
+
 def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
     said = assay(
         "check", "toy.toml", *SHIFTED_NET, "model.more=1", "--rehearse", "--layout", "shard=2"

@@ -206,8 +206,9 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
         _compile(model, sections.train, is_pipeline=True)
     if scope.mesh is not None:
         from assay.engine.parallel.join import partition_model
+        from assay.engine.parallel.sharding import gather_dtype
 
-        partition_model(model, scope.mesh, sections.parallel)
+        partition_model(model, scope.mesh, sections.parallel, gather_dtype(sections))
     return model
 
 

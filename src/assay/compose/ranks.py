@@ -102,6 +102,10 @@ def is_spread(config: Config, launch: Launch) -> bool:
         return False
     check_split(config, data_parallel_size(config, count))
     check_division(config)
+    if parallel_of(config).shard_precision != "fp32":
+        from assay.engine.parallel.sharding import gather_dtype
+
+        gather_dtype(sections_of(config.root))
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
 

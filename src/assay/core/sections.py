@@ -299,6 +299,13 @@ class ParallelSection:
         " what it repeats; false: all at once.",
         choices=("blocks",),
     )
+    shard_precision: EvaluationPrecision = key(
+        "choice",
+        "Number format in which blocks gather their weights; one of half size has to be that of"
+        " [train] and [evaluate] too.",
+        default="fp32",
+        choices=get_args(EvaluationPrecision),
+    )
     zero: ZeroSection | None = table(
         ZeroSection,
         "ZeRO: where there is no `shard`, the processes of `data` share out the weights.",

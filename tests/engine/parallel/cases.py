@@ -539,6 +539,44 @@ def watched(rank: int, ranks: int) -> Any:
     return {**found, "average": average}
 
 
+class Half(Means):
+    """Counts the bytes of half weights that the first forward pass keeps for its backward pass."""
+
+    kept = 0
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        seen: dict[int, Tensor] = {}
+
+        def see(tensor: Tensor) -> Tensor:
+            if tensor.dtype == torch.bfloat16 and {*tensor.shape} == {64}:
+                seen[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(see, lambda tensor: tensor):
+            found = super().forward_step([tensor.float() for tensor in batch])
+        self.kept = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+        return found
+
+
+def half(rank: int, ranks: int) -> Any:
+    """Four blocks under autocast, gathered as they are and in half precision."""
+    found = []
+    for dtype in (None, torch.bfloat16):
+        torch.manual_seed(0)
+        blocks = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(4)))
+        model = nn.Sequential(nn.Linear(4, 64), blocks, nn.Linear(64, 2))
+        for mesh in MESHES:
+            partition_model(model, mesh, ParallelSection(shard_blocks=["1.*"]), dtype)
+        process = Half(model)
+        process.forward_step = in_precision(  # type: ignore[method-assign]
+            "bf16", torch.device("cpu"), process.forward_step, evaluate="bf16"
+        )
+        weights = train(process, rank=rank, ranks=ranks)["weights"]
+        dtypes = {str(weight.dtype) for weight in model.parameters()}
+        found.append({"kept": process.kept, "weights": weights, "dtypes": [*dtypes]})
+    return found
+
+
 def talking(rank: int, ranks: int) -> Any:
     """Count the all-reduces of each step after the first."""
     count = 0
@@ -798,6 +836,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         interrupted,
         thousand,
         watched,
+        half,
         skipped_late,
         reaching,
     )
@@ -829,7 +868,7 @@ CASES |= {
             "own_batches",
             "one_batch",
         ),
-        *("watched", "skipped_late", "saved", "reaching", "viewed", "written_into"),
+        *("watched", "half", "skipped_late", "saved", "reaching", "viewed", "written_into"),
     )
 }
 

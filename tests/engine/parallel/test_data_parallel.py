@@ -185,6 +185,17 @@ def test_a_checkpoint_that_all_ranks_wrote_is_that_of_one_process_or_none_at_all
 
 
 @pytest.mark.slow
+def test_weights_gathered_in_half_precision_are_gone_until_the_backward_pass(
+    several: tuple[int, Results],
+) -> None:
+    for by_autocast, by_gathering in several[1]["sharded half"]:
+        assert by_autocast["kept"] == 4 * 64 * 64 * 2
+        assert by_gathering["kept"] == 0
+        assert by_gathering["dtypes"] == ["torch.float32"]
+        assert by_gathering["weights"] == pytest.approx(by_autocast["weights"], abs=0.02)
+
+
+@pytest.mark.slow
 def test_weights_used_in_parts_are_told_as_such(several: tuple[int, Results]) -> None:
     for told in several[1]["sharded reaching"]:
         assert "used while they were in parts" in told

@@ -27,8 +27,8 @@ def in_precision(
     Where no gradient is asked for it is an evaluation, which has a precision of its own:
     `evaluate`.
     """
-    training = _dtype_of(name)
-    evaluating = _dtype_of(evaluate)
+    training = autocast_dtype(name)
+    evaluating = autocast_dtype(evaluate)
     if training is None and evaluating is None:
         return forward
 
@@ -49,7 +49,7 @@ def matmul_precision(name: str) -> Iterator[None]:
 
     torch itself allows tf32 in convolutions and not in products; here it is one answer for both.
     """
-    _dtype_of(name)
+    autocast_dtype(name)
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = name == "tf32"
@@ -59,7 +59,8 @@ def matmul_precision(name: str) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def _dtype_of(name: str) -> torch.dtype | None:
+def autocast_dtype(name: str) -> torch.dtype | None:
+    """Return the half precision of autocast, None without; InputError for an unknown precision."""
     if name not in CHOICES:
         raise InputError(
             f"There is no precision {name!r}.", fix=f"Choose one of {', '.join(CHOICES)}."

@@ -25,11 +25,16 @@ if TYPE_CHECKING:
     from assay.engine.parallel.process_group import Mesh
 
 
-def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | None = None) -> None:
+def partition_model(
+    model: nn.Module,
+    mesh: Mesh,
+    section: ParallelSection | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Keep in `model` only the part of this rank, along each axis of `mesh` but `data`. In place.
 
-    `section` is [parallel]. Where weights are sharded, all ranks begin with those of
-    rank 0.
+    `section` is [parallel], `dtype` that in which sharded blocks gather their weights. Where weights
+    are sharded, all ranks begin with those of rank 0.
     """
     section = section or ParallelSection()
     if mesh.layout.tensor > 1:
@@ -37,7 +42,7 @@ def partition_model(model: nn.Module, mesh: Mesh, section: ParallelSection | Non
     if mesh.layout.shard > 1:
         mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
         mesh.ranks.sharding = shard_model(
-            model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage
+            model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage, dtype=dtype
         )
     if mesh.layout.pipeline > 1:
         assert isinstance(mesh.ranks, StagedGroup)

@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from assay.core.errors import InputError
+from assay.core.sections import StandardSections
 from assay.engine.model.modules import blocks_of, modules_named
 from assay.engine.numerics import private_torch
+from assay.engine.numerics.precision import autocast_dtype
 from assay.engine.numerics.structures import tensors_in
 
 if TYPE_CHECKING:
@@ -79,12 +82,20 @@ class Sharding:
             module.reshard()
 
 
-def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: int = 3) -> Sharding:
+def shard_model(
+    model: nn.Module,
+    mesh: Mesh,
+    *,
+    blocks: Blocks = None,
+    stage: int = 3,
+    dtype: torch.dtype | None = None,
+) -> Sharding:
     """Shard the weights of `model` along `shard`, in place, with replicas along `data` (HSDP).
 
     `blocks` are the modules gathered one at a time; None: those of the model's `shard_blocks()`,
-    else its repeated blocks; False: the model as a whole. InputError for a model that cannot be
-    sharded.
+    else its repeated blocks; False: the model as a whole. In `dtype` the weights of blocks are
+    gathered and their inputs arrive; gradients are reduced in fp32. InputError for a model that
+    cannot be sharded.
     """
     if not _is_new_enough():
         raise InputError(
@@ -95,8 +106,9 @@ def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: i
     devices = mesh.devices["data", "shard"] if has_replicas else mesh.devices["shard"]
     found = _blocks(model, blocks)
     done: list[nn.Module] = []
+    policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None)
     for module in found.values():
-        fully_shard(module, mesh=devices, reshard_after_forward=stage == 3)
+        fully_shard(module, mesh=devices, reshard_after_forward=stage == 3, mp_policy=policy)
         done.append(module)
     for root in _roots(model):
         if root not in done:
@@ -113,6 +125,25 @@ def shard_model(model: nn.Module, mesh: Mesh, *, blocks: Blocks = None, stage: i
         each.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         each.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     return sharding
+
+
+def gather_dtype(sections: StandardSections) -> torch.dtype | None:
+    """Return the half precision in which blocks gather their weights, None for their own.
+
+    Autocast makes half copies of weights that were gathered in fp32, and keeps them until the
+    backward pass; what is gathered in half precision goes with the rest of its block. InputError
+    where a forward pass wants another precision.
+    """
+    asked = sections.parallel.shard_precision
+    others = {"train": sections.train.precision, "evaluate": sections.evaluate.precision}
+    for section, precision in others.items():
+        if asked != "fp32" and precision != asked:
+            raise InputError(
+                f'[parallel] shard_precision is "{asked}", and [{section}] precision is'
+                f' "{precision}": weights that are gathered in half precision have no other.',
+                fix=f'[{section}] precision = "{asked}"; or leave shard_precision out.',
+            )
+    return autocast_dtype(asked)
 
 
 def _accept_views(root: nn.Module) -> None:
