@@ -268,6 +268,23 @@ def test_more_keys_than_fit_a_terminal_are_counted(
     assert "a_long_name_of_a_key_8" in assay("ls", "--diff", "--csv").lines[0]
 
 
+def test_a_terminal_gets_the_newest_runs_and_a_pipe_all(
+    project: Project, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tag, age_s in (("new", 10), ("old", 200), ("oldest", 3000)):
+        make_run(project, tag=tag, age_s=age_s)
+    monkeypatch.setattr("assay.cli.ls._AT_TERMINAL", 2)
+
+    assert len(assay("ls").lines) == 4
+    monkeypatch.setattr("assay.cli.ls.width", lambda stream: 80)
+    said = assay("ls", "--columns", "tag")
+
+    assert [line.strip() for line in said.lines] == ["tag", "new", "old"]
+    assert said.err == "... the first 2; -n N shows another number\n"
+    assert len(assay("ls", "-n", "3").lines) == 4
+    assert len(json.loads(assay("ls", "--json").out)) == 3
+
+
 @pytest.mark.row("D27")
 def test_experiments_are_named_in_groups_by_tags_with_slashes(
     project: Project, assay: Assay

@@ -66,8 +66,10 @@ def _pad(column: TextColumn, width: int) -> list[str]:
     pad = str.rjust if column.to_right else str.ljust
     out = []
     for text in column.texts:
-        is_short = text.isascii() and len(text) <= width
-        fitting = text if is_short else column.shorten(text, width)
+        if text.isascii() and len(text) <= width:
+            out.append(pad(text, width))
+            continue
+        fitting = column.shorten(text, width)
         # A character may take two cells or none, and `pad` counts characters.
         out.append(pad(fitting, width - cell_count(fitting) + len(fitting)))
     return out

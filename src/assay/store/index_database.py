@@ -71,7 +71,7 @@ def _read_states(path: Path, only: Collection[str] | None) -> list[IndexedState]
     query = f"SELECT {', '.join(IndexedState._fields)} FROM runs"
     with open_database(path, make=False) as database:
         if only is None:
-            return [IndexedState._make(row) for row in database.execute(query)]
+            return list(map(IndexedState._make, database.execute(query)))
         query += " WHERE folder = ?"
         rows = (database.execute(query, storable((folder,))).fetchone() for folder in only)
         return [IndexedState._make(row) for row in rows if row is not None]

@@ -115,11 +115,13 @@ def _synchronize(
     for done, entry in enumerate(looked_at):
         old = known.pop(entry.name, None)
         found = _current(entry, old, readmes.get(entry.name), summarize)
-        if found is None and old is not None:
-            known[entry.name] = old  # deleted
+        if found is old:
+            continue
         if isinstance(found, ChangedRun | Grown):
             fresh.append(found)
             (changed if isinstance(found, ChangedRun) else grown).append(entry.name)
+        elif old is not None:
+            known[entry.name] = old  # deleted
         is_due = len(fresh) >= _BATCH or (fresh and time.monotonic() - last_write_s > _BATCH_S)
         if len(fresh) >= _MOST_WAITING or (is_due and on_read is not None):
             update(file, fresh, [])
