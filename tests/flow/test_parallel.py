@@ -244,6 +244,51 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_a_machine_that_is_lost_for_good_leaves_a_run_that_goes_on_with_the_others(
+    toy: Path,
+) -> None:
+    """Two launchers of torchrun stand for two machines; one dies with its rank."""
+    elastic = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1"]
+    elastic += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{_free_port()}", "--rdzv-id=toy"]
+    elastic += ["--max-restarts=1", "--rdzv-conf"]
+    variables = {
+        **os.environ,
+        "PYTHONPATH": str(SRC),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "SLOW": "0.1",
+    }
+    command = ["-m", "assay", "run", "toy.toml", "checkpoint.every=4 steps"]
+    machines = []
+    for is_host in (1, 0):
+        rendezvous = f"last_call_timeout=5,is_host={is_host}"
+        with (toy.parent / f"{is_host}.txt").open("w") as file:
+            machine = subprocess.Popen(
+                [*elastic, rendezvous, *command], cwd=toy, env=variables, stdout=file, stderr=file
+            )
+        machines.append(machine)
+    first, second = machines
+    try:
+        wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
+        for lost in [*psutil.Process(second.pid).children(recursive=True), second]:
+            lost.kill()
+        second.wait()
+        first.wait(timeout=100)
+    finally:
+        for machine in machines:
+            machine.kill()
+            machine.wait()
+
+    told = (toy.parent / "1.txt").read_text()
+    assert first.returncode == 0, told
+    assert "mesh: data 2 = 2 processes" in told
+    assert "the job was started again: resuming" in told
+    assert "environment changed: variables.WORLD_SIZE  2 -> 1" in told
+    run = only_run(toy)
+    assert run_file.read(run).status == "finished"
+    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+
+
+@pytest.mark.thorough
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(
     assay, toy: Path, whole: Whole
 ) -> None:

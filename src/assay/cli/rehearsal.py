@@ -168,7 +168,7 @@ def _facts(report: Rehearsal) -> Iterator[tuple[str, str]]:
     if report.batch:
         yield "batch", report.batch
         whole = f", {report.micro_batches} of them in a step" if report.micro_batches > 1 else ""
-        yield "", f"{report.samples} samples{whole}"
+        yield "", f"{count(report.samples, 'sample')}{whole}"
     if report.parameters:
         share = "all" if report.trained == report.parameters else f"{report.trained:,}"
         yield "parameters", f"{report.parameters:,}, {share} trained"
@@ -209,7 +209,10 @@ def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
 
 def _traffic(traffic: AxisTraffic) -> str:
     calls = count(traffic.collectives, "collective")
-    took = "" if traffic.seconds is None else f": {number(1e3 * traffic.seconds)} ms"
+    seconds = traffic.seconds
+    took = "" if seconds is None else f": {number(1e3 * seconds)} ms"
+    if seconds is not None and seconds >= 1:
+        took = f": {duration(seconds)}"
     return f"{size(traffic.sent_bytes)} in a step along {traffic.axis}, {calls}{took}"
 
 
@@ -237,7 +240,7 @@ def _largest(report: Rehearsal) -> str:
     room = f"{size(largest.usable_bytes)}, 90 % of the memory"
     if not largest.samples:
         return f"no batch fits into {room}"
-    return f"{largest.samples:,} samples fit into {room}: {size(largest.peak_bytes)}"
+    return f"{count(largest.samples, 'sample')} fit into {room}: {size(largest.peak_bytes)}"
 
 
 def _finding(finding: Finding, columns: int, color: bool) -> Iterator[str]:
