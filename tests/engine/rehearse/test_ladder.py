@@ -718,6 +718,28 @@ def test_the_peak_is_that_of_the_allocator_within_ten_percent(
     assert report.memory.peak_bytes == pytest.approx(measured, rel=0.1)
 
 
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = self.inside(x).view(*x.shape[:2], 2, 4).transpose(1, 2)
+        seen = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return seen.transpose(1, 2).flatten(2).mean(1)
+
+
+def test_attention_counts_in_the_flops_of_a_step() -> None:
+    """Two products of (length, length) by each head's width; forward once, backward two and a half."""
+    batch = [torch.zeros(3, 5, 8), torch.zeros(3, 8)]
+
+    report = rehearsed(Attending, batch, criterion=nn.MSELoss)
+
+    product = 2 * 3 * 5 * 5 * 8
+    linear = 2 * 3 * 5 * 8 * 8
+    assert report.flops_per_step == 2 * linear + 2 * product + 5 * product
+
+
 def test_parameters_flops_layers_and_stages_are_told() -> None:
     report = rehearsed(
         lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),

@@ -121,6 +121,9 @@ class Throughput:
             return
         from torch.utils.flop_counter import FlopCounterMode  # a third of a second to load
 
+        from assay.engine.numerics.flops import count_attention_on_cpu
+
+        count_attention_on_cpu()
         self._counter = FlopCounterMode(display=False)
         self._samples = engine.state.samples
         self._counter.__enter__()  # type: ignore[no-untyped-call]

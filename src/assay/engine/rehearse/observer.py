@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from assay.engine.numerics import private_torch
+from assay.engine.numerics.flops import count_attention_on_cpu
 from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.rehearse.fake import is_foreign, is_propagating
@@ -45,6 +46,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = Ledger()
         self.indices = Indices(values)
         self.flops = 0
+        count_attention_on_cpu()
         self.traffic = Traffic()
         self.failed: RecordedCall | None = None
         """The operation that raised last."""
