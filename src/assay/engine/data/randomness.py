@@ -115,7 +115,7 @@ class Fetch:
             return self._fetch(indices)
         if self._drawn or self._keyed or self._own:
             return self._collate(self._keyed_items(epoch, position, indices), indices)
-        return self._collate([self._item(index) for index in indices], indices)
+        return self._collate(self._each(indices), indices)
 
     def _has_found_draws(self, lent: LentGenerators) -> bool:
         """Return whether loading drew from a generator that was not keyed; from now on it is."""
@@ -181,7 +181,7 @@ class Fetch:
 
     def _items(self, indices: Sequence[int]) -> Any:
         if not hasattr(self.dataset, "__getitems__"):
-            return [self._item(index) for index in indices]
+            return self._each(indices)
         try:
             return self.dataset.__getitems__(list(indices))
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -190,13 +190,18 @@ class Fetch:
             )
             raise
 
-    def _item(self, index: int) -> Any:
-        self.at.value = index
+    def _each(self, indices: Sequence[int]) -> list[Any]:
+        dataset, now = self.dataset, self.at
+        samples = []
+        index = -1
         try:
-            return self.dataset[index]
+            for index in indices:
+                now.value = index
+                samples.append(dataset[index])
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(f"while loading the sample {index} of data.{self.split}")
             raise
+        return samples
 
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
         """Load the first sample several times and compare; InputError if "none" turns out wrong."""
@@ -231,7 +236,7 @@ class Fetch:
         self._seed(value)
         before = comparable_state()
         is_batch = self.randomness == "batch"
-        found = digest(self._items(first) if is_batch else [self._item(i) for i in first])
+        found = digest(self._items(first) if is_batch else self._each(first))
         after = comparable_state()
         drawn = {name for name in SEEDERS if after[name] != before[name]}
         if drawn and self.randomness == "none":

@@ -313,11 +313,7 @@ def _waiting_gauss(generator: Any) -> float | None:
 
 
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
-_PLACE = id(_PYTHON) + object.__basicsize__
-
-
-def _python_words() -> bytes:
-    return ctypes.string_at(_PLACE, _TWISTER.size)
+_WORDS = (ctypes.c_char * _TWISTER.size).from_address(id(_PYTHON) + object.__basicsize__)
 
 
 def _tuple_of(words: bytes) -> tuple[int, ...]:
@@ -328,12 +324,12 @@ def _tuple_of(words: bytes) -> tuple[int, ...]:
 # Where Python lays its generator out in another way, its own functions are used, which take longer.
 if (
     type(_PYTHON).__basicsize__ - object.__basicsize__ >= _TWISTER.size
-    and _tuple_of(_python_words()) == random.getstate()[1]
+    and _tuple_of(_WORDS.raw) == random.getstate()[1]
 ):
 
     def _python_state() -> tuple[Any, ...]:
         """Return the state of `random`, to be compared and set again."""
-        return _python_words(), _PYTHON.gauss_next
+        return _WORDS.raw, _PYTHON.gauss_next
 
     def _set_python_state(state: tuple[Any, ...]) -> None:
         random.setstate((_PYTHON.VERSION, _tuple_of(state[0]), state[1]))
