@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
+from assay.core.errors import RecordError
 from assay.formats.run_file import Best
 from assay.script import start
 from assay.store.layout import Project
@@ -16,6 +18,23 @@ from expression_corpus import texts_of
 from run_folders import hold_lease, make_project, make_run
 
 from .conftest import Assay
+
+
+def test_a_full_disk_that_takes_no_index_is_told_and_no_fault_of_assay(
+    project: Project, assay: Assay
+) -> None:
+    make_run(project)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        full = assay("ls")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert full.code == RecordError.exit_code and full.out == ""
+    assert full.err.startswith("error: No index of the runs can be written")
+    assert "fix: free some space" in full.err
+    assert assay("ls").code == 0
 
 
 def test_where_nothing_is_the_way_to_begin_is_said(

@@ -148,7 +148,9 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
     assert assay("report", "tag = digits", "-o", "all.md").code == 0
 
     text = Path("all.md").read_text(encoding="utf-8")
-    listed = assay("ls", "tag = digits", "--group", "--columns", "optimizer.lr,best")
+    listed = assay("ls", "tag = digits", "--group", "--diff")
+    assert listed.lines[0].split() == ["tag", "runs", "optimizer.lr", "valid/acc.max"]
+    assert "| tag | runs | optimizer.lr | valid/acc.max |" in text
     rows = [line.split("  ") for line in listed.lines[1:]]
     assert len(rows) == 2 and "0.550 ± 0.071" in listed.out
     for row in rows:
@@ -158,6 +160,48 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
     assert "(n = 2)" not in assay("report", "optimizer.lr = 0.5", "-o", "one.md").out
     none = assay("report", "tag = nobody")
     assert none.code == 2 and "No run fulfils `tag = nobody`." in none.err
+
+
+def test_the_newest_test_of_each_run_is_in_its_report_and_in_that_of_its_group(
+    assay: Assay, project: Project
+) -> None:
+    for seed, run in enumerate(("aaaaaaaa", "bbbbbbbb", "cccccccc")):
+        config = f"seed = {seed}\n"
+        run_of = {"config": config, "attempt": {"seedless_hash": "h"}, "points": POINTS}
+        make_run(project, id=run, age_s=100 - seed, **run_of)
+        for age_s, value in ((50, 0.25), (40, 0.5 + seed / 4)):
+            test = {"id": f"{run[:7]}{'yz'[age_s < 50]}", "parent": f"{run}@step-2", "kind": "test"}
+            points = {"test/acc": [value], "time/other_s": [1.0]}
+            folder = make_run(project, age_s=age_s, **{**run_of, **test, "points": points})
+            tell(folder, Evaluated(split="test", step=1, metrics={"test/acc": value}, samples=9))
+    make_run(project, id="zzzzzzzz", parent="aaaaaaaa@step-2", kind="test", status="failed")
+
+    assert assay("report", "aaaaaaaa", "-o", "one.md").code == 0
+    assert assay("report", "tag = digits", "-o", "all.md").code == 0
+    assert assay("report", "bbbbbbbb", "--card").code == 0
+
+    one, group, card = (Path(f"{name}.md").read_text() for name in ("one", "all", "bbbbbbbb-card"))
+    assert "## Test\n\n| weights | test/acc | run |\n" in one
+    assert (
+        "| aaaaaaaa@step-2 | 0.5 | aaaaaaaz |" in one
+        and "0.25" not in one.partition("## Curves")[0]
+    )
+    assert "## Test\n\n| tag | runs | test/acc |\n" in group
+    assert "| digits | 3 | 0.75 ± 0.25 |" in group
+    assert 'value: 0.75, name: "test/acc, step 1 of run bbbbbbbz"}' in card
+    assert "| bbbbbbbb@step-2 | 0.75 | bbbbbbbz |" in card
+
+
+def test_energy_is_told_where_a_machine_said_it(assay: Assay, project: Project) -> None:
+    joules = {"energy/cpu_j": [1000.0, 500.0], "energy/gpu_j": [12000.25, 0.25]}
+    for at in range(2):
+        make_run(project, id="ab"[at] * 8, points={**POINTS, **joules})
+
+    text = make_report("aaaaaaaa").to_markdown()
+    assert "| energy | cpu 1,500 J, gpu 12,000 J |" in text and "energy/" not in text
+    assert "| energy | cpu 3,000 J, gpu 24,001 J |" in make_report("tag = digits").to_markdown()
+    make_run(project, id="cccccccc", points=POINTS)
+    assert "energy" not in make_report("cccccccc").to_markdown()
 
 
 def test_a_report_says_that_a_run_goes_on_is_damaged_or_was_made_by_somebody_else(
@@ -204,11 +248,13 @@ def test_what_is_in_the_place_stays_unless_it_is_moved_away(
 
 @pytest.mark.parametrize("place", ["out", "out.html", "out.md"])
 def test_a_full_disk_leaves_no_half_report(assay: Assay, project: Project, place: str) -> None:
-    make_whole_run(project)
-    assert assay("ls").code == 0  # the index is made
+    packages = {f"package-{at}": "1" * 2_000 for at in range(100)}
+    attempt = {"environment": {"packages": packages}}
+    make_run(project, id="aaaaaaaa", attempt=attempt)
+    assert assay("report", "aaaaaaaa", "-o", "first").code == 0  # and the index is made
     before = sorted(os.listdir(project.root))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, limits[1]))
     try:
         done = assay("report", "aaaaaaaa", "-o", place)
     finally:

@@ -14,14 +14,13 @@ from assay.cli.log import MetricLines, echo_new, warn_of_damage
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError, choose
+from assay.core.facts import COSTS
 from assay.core.formatting import number
 from assay.core.terminal import visible
 from assay.core.text_table import align_rows
 from assay.query.find import find_run
 from assay.query.logged_rows import LoggedRow, logged_rows, rows_csv
 from assay.query.run import RunView
-
-_COSTS = ("speed/", "time/", "memory/")
 
 
 @click.command(
@@ -98,7 +97,7 @@ def _without_costs(rows: Sequence[LoggedRow]) -> list[LoggedRow]:
     """Return the rows without speed, time and memory, which fill a terminal; one row a step."""
     found: list[LoggedRow] = []
     for row in rows:
-        values = {name: value for name, value in row.values.items() if not name.startswith(_COSTS)}
+        values = {name: value for name, value in row.values.items() if not name.startswith(COSTS)}
         if found and found[-1].step == row.step:
             found[-1] = replace(found[-1], values={**found[-1].values, **values})
         elif values:

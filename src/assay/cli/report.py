@@ -10,6 +10,7 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.terminal import echo
 from assay.query.find import find_run
+from assay.store.known_projects import project_here
 
 
 @click.command(
@@ -43,7 +44,7 @@ def command(run: str, place: Path | None, card: bool, force: bool) -> int:
     if card:
         view = find_run(run)
         target = place or Path(f"{view.id}-card.md")
-        moved = write_text(target.absolute(), make_card(view), force=force)
+        moved = write_text(target.absolute(), make_card(view, project_here()), force=force)
     else:
         report = make_report(run)
         target = place or Path(f"{report.name}-report")

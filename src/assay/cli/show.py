@@ -18,7 +18,7 @@ from assay.cli.one_run import run_argument
 from assay.cli.terminal import STATUS_STYLES, echo, echo_json, paint, use_color
 from assay.cli.text import WIDTH, wrap
 from assay.core.errors import InputError
-from assay.core.facts import Warned
+from assay.core.facts import COSTS, Warned
 from assay.core.formatting import age, count, duration, moment, number, size
 from assay.core.terminal import elide, escaped_json, visible
 from assay.formats.json_codec import dumps, to_plain
@@ -43,7 +43,6 @@ _KIND_STYLES: Mapping[Kind, str] = {
 _VERDICT_STYLES = {"as written": "green bold", "damaged": "red bold", "unverified": "yellow bold"}
 _CONFIG_LINES = 40
 _METRICS = 30
-_FOLDED = ("speed/", "time/", "memory/")
 _CHECKPOINTS = 10
 
 
@@ -240,7 +239,7 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
     summaries = view.summaries
     if not summaries:
         return
-    folded_names = [name for name in summaries if name.startswith(_FOLDED)]
+    folded_names = [name for name in summaries if name.startswith(COSTS)]
     shown = [name for name in summaries if name not in folded_names] or list(summaries)
     names = shown[:_METRICS]
     width = min(24, max(len(visible(name)) for name in names))
@@ -263,7 +262,7 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
 
 def _fold(summaries: Mapping[str, Summary]) -> Iterator[str]:
     """Yield a line for speed, for time and for memory: the largest last values, as many as fit."""
-    for prefix in _FOLDED:
+    for prefix in COSTS:
         lasts = {name: each.last for name, each in summaries.items() if name.startswith(prefix)}
         names = sorted(lasts, key=lambda name: -lasts[name])
         parts = [f"{visible(name.removeprefix(prefix))} {number(lasts[name])}" for name in names]

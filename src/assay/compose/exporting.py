@@ -42,6 +42,7 @@ from assay.formats.verdict import Verdict
 from assay.query.find import find
 from assay.query.run import RunView
 from assay.record.edits import keep_verdict
+from assay.store.known_projects import project_here
 from assay.store.whole_output import explain_disk_errors, new_folder, refuse_taken
 
 if TYPE_CHECKING:
@@ -289,7 +290,7 @@ class _Exporting:
             why=self.weights.why,
             hooks=interface.hooks.names,
         )
-        readme = card_metadata(view, certificate.target) + readme
+        readme = card_metadata(view, project_here(), certificate.target) + readme
         texts = {
             SCHEMA: dumps(schema, indent=2) + "\n",
             CERTIFICATE: dumps(certificate, indent=2) + "\n",

@@ -11,6 +11,9 @@ from assay.core.errors import RecordError
 EndStatus = Literal["finished", "failed", "stopped"]
 END_STATUSES: tuple[EndStatus, ...] = get_args(EndStatus)
 
+COSTS = ("speed/", "time/", "memory/", "energy/")
+"""How the names of the metrics begin that say what a run cost, and nothing of what it learned."""
+
 MAX_NAME_BYTES = 0xFFFF
 """Length of the longest name of a metric, in UTF-8."""
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from assay.core.devices import device_names
 from assay.core.errors import InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, TORCH_DEVICES_VARIABLE, JobSpec
+from assay.core.nvml import open_nvml
 from assay.store.device_leases import DeviceLease, DeviceSlot
 
 CPU = "cpu"
@@ -57,7 +57,7 @@ class NvmlDevices:
     """
 
     def __init__(self) -> None:
-        self._nvml = _open_nvml()
+        self._nvml = open_nvml()
 
     def devices(self) -> Sequence[Device]:
         if self._nvml is None:
@@ -257,19 +257,6 @@ def _fake(word: str) -> Device:
         used_bytes=int(used * _GB),
         is_fake=True,
     )
-
-
-def _open_nvml() -> Any:
-    """Return the module `pynvml`, initialized; None where it or the driver is missing."""
-    try:
-        pynvml: Any = importlib.import_module("pynvml")  # an extra: without a GPU nobody needs it
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
 
 
 def _visible(uuids: Sequence[str]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assay.core.facts import Evaluated
+from assay.core.facts import COSTS, Evaluated
 from assay.formats.trace_file import PHASES, Phase
 from assay.formats.verdict import Difference
 from assay.query.run import RunView
@@ -26,7 +26,7 @@ ORDER = "data/order"
 CONTENT = "data/digest"
 """The curve that says what the batches of a step held."""
 
-CLOCKED = ("speed/", "time/", "memory/", "compile/")
+CLOCKED = (*COSTS, "compile/")
 """Curves of the machine, which differ between any two runs."""
 
 _OF_THE_PLAN = (ORDER, CONTENT, "epoch", "lr")

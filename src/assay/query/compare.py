@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.errors import AssayError
+from assay.core.facts import COSTS
 from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
 from assay.query.config_rows import flat_config
-from assay.query.diff import COSTS, code_store, comparable_environments, flat
+from assay.query.diff import code_store, comparable_environments, flat
 from assay.query.groups import Spread, compute_spread
 from assay.query.run import RunView
 from assay.query.significance import TTest, welch

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from assay.config.diff import changed_keys
 from assay.config.tree import Leaf, List, Node, Table
 from assay.core.errors import AssayError, InputError
+from assay.core.facts import COSTS
 from assay.core.ids import slug
 from assay.core.ports import Blobs
 from assay.formats.json_codec import to_plain
@@ -26,7 +27,6 @@ from assay.store.layout import Project, find_project, run_folders
 
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
-COSTS = ("speed/", "time/", "memory/")
 """Metrics that differ between equal runs; compared only when metrics are asked for by name."""
 
 

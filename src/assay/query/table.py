@@ -421,8 +421,7 @@ def make_table(catalog: Catalog, asked: Asked) -> RunTable:
 def make_group_table(catalog: Catalog, asked: Asked) -> GroupTable:
     """Return groups of the runs that are asked for as a table.
 
-    Without columns these are the best value of each run, or the first metrics where none has one.
-    InputError for names that no run has.
+    Without columns these are the `default_columns`. InputError for names that no run has.
     """
     selection = catalog.select(asked)
     names = asked.columns or default_columns(selection)
@@ -432,11 +431,15 @@ def make_group_table(catalog: Catalog, asked: Asked) -> GroupTable:
 
 
 def default_columns(selection: Selection) -> list[str]:
-    """Return the columns of a list of groups: `best`, else the first three metrics."""
-    (bests,) = selection.values([COLUMNS["best"]])
-    if any(best is not None for best in bests):
-        return ["best"]
-    return list(selection.catalog.names().metrics[:3]) if len(selection) else []
+    """Return the columns of a list of groups: the best of what the runs watch, as valid/acc.max.
+
+    Without these: the first three metrics.
+    """
+    metrics = selection.catalog.names().metrics if len(selection) else ()
+    written = [row.written for row in selection.rows() if row is not None]
+    watched = dict.fromkeys((each.best_metric, each.best_mode) for each in written)
+    names = [f"{metric}.{mode}" for metric, mode in watched if metric in metrics]
+    return names or list(metrics[:3])
 
 
 def differing_keys(selection: Selection) -> list[str]:

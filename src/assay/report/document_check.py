@@ -21,7 +21,7 @@ _CELL_END = re.compile(r"(?<!\\)&")
 _NUMBER = re.compile(r"(?<![\w.])[-−]?(?=\.?\d)\d*(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
 _MATH = re.compile(r"\$|\\[,;!]|\{,\}|\\(?=%)")
 _PLUS_MINUS = re.compile(r"\\pm\b\s*|\s*±\s*")
-_COUNT = re.compile(r"\(n (\d{1,9})\)")
+_COUNT = re.compile(r"\bn ?=? ?(\d{1,9})\b")
 _COARSE_MEAN = 0.05
 _COARSE_DEVIATION = 0.5
 """The largest part of a value that its last digit in a document may leave open."""
@@ -42,7 +42,8 @@ class WrongNumber:
 def check_document(text: str, project: Project, catalog: Catalog) -> tuple[int, list[WrongNumber]]:
     """Return how many numbers of a document are marked, and those that are wrong.
 
-    A number may be rounded, and be a percentage of a value up to 1.
+    A number may be rounded, and be a percentage of a value up to 1. In a row of a table its mark
+    (best, second, near the best) has to be right, too.
     """
     tables: dict[str, ShownTable] = {}
     known = table_names(project)
@@ -106,8 +107,24 @@ def _check(text: str, place: Place, table: ShownTable | None) -> str:
     if cell.state in ("gone", "empty"):
         return "leads to no value any more"
     parts = _CELL_END.split(text)
-    shown = parts[at] if len(parts) == len(columns) else text
-    return "" if _shows(shown, cell) else _now(cell, shown if shown is not text else "")
+    if len(parts) != len(columns):
+        return "" if _shows(text, cell) else _now(cell, "")
+    if not _shows(parts[at], cell):
+        return _now(cell, parts[at])
+    return _check_marks(parts[at], cell) if table.table.columns[at].best else ""
+
+
+def _check_marks(shown: str, cell: ShownCell) -> str:
+    """Return what a mark says of a cell that is not so; "" where each mark is right."""
+    marks = {
+        r"\textbf": ("the best", cell.is_best),
+        r"\underline": ("the second", cell.is_second),
+        r"\dagger": ("near the best", cell.is_near),
+    }
+    for mark, (rank, has_it) in marks.items():
+        if mark in shown and not has_it:
+            return f"is not {rank} of its column, as {mark} says"
+    return ""
 
 
 def _now(cell: ShownCell, shown: str) -> str:

@@ -12,19 +12,23 @@ from pathlib import Path
 from assay.core.errors import AssayError
 from assay.core.facts import Evaluated
 from assay.formats.json_codec import dumps
+from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.report.document import DocumentSection, Listing, Prose
-from assay.report.run_report import report_run
+from assay.report.run_report import find_tests, report_run
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project
 
-_SECTIONS = ("Result", "Data", "Config", "Cost", "Code", "Run it again")
+_SECTIONS = ("Result", "Test", "Data", "Config", "Cost", "Code", "Run it again")
 _UNSAID = "The record does not say. Write it here before you publish the model."
 
 
-def make_card(view: RunView) -> str:
-    """Return the card: what the record knows; what only a person knows is marked as missing."""
-    report = report_run(view)
+def make_card(view: RunView, project: Project) -> str:
+    """Return the card: what the record knows; what only a person knows is marked as missing.
+
+    Tests of the run are looked for in `project`.
+    """
+    report = report_run(view, project=project)
     weights = ', "best"' if view.best_checkpoint is not None else ""
     code = f'import assay\n\nmodel = assay.load_model("{view.id}"{weights})'
     use = DocumentSection("Use", (Listing(code, "python"),))
@@ -32,36 +36,38 @@ def make_card(view: RunView) -> str:
     purpose = [each for each in report.sections if each.title == "Purpose"]
     rest = [each for each in report.sections if each.title in _SECTIONS]
     card = replace(report, sections=(*purpose, use, limits, *rest))
-    return card_metadata(view) + card.to_markdown()
+    return card_metadata(view, project) + card.to_markdown()
 
 
-def card_metadata(view: RunView, *tags: str) -> str:
+def card_metadata(view: RunView, project: Project, *tags: str) -> str:
     """Return the YAML block of a card: library, license if known, metrics, and their results.
 
-    The results are the evaluations of the best step, else the last ones, of each split.
+    The results are the evaluations of the best step, else the last ones, of each split, and those
+    of the newest `assay test`.
     """
-    return "\n".join(["---", *_metadata(view, tags), "---", "", ""])
+    return "\n".join(["---", *_metadata(view, project, tags), "---", "", ""])
 
 
-def _metadata(view: RunView, tags: tuple[str, ...]) -> Iterator[str]:
-    evaluated = list(_evaluations(view))
-    metrics = dict.fromkeys(name for each in evaluated for name in each.metrics)
+def _metadata(view: RunView, project: Project, tags: tuple[str, ...]) -> Iterator[str]:
+    tests = [find_run(each, project) for each in find_tests([view], project)]
+    evaluated = [(each, fact) for each in (view, *tests) for fact in _evaluations(each)]
+    names = (name.rpartition("/")[2] for _, each in evaluated for name in each.metrics)
     yield "library_name: assay"
     if license_name := _license(view):
         yield f"license: {dumps(license_name)}"
     yield f"tags: {dumps(['assay', 'pytorch', *tags])}"
-    yield f"metrics: {dumps([name.rpartition('/')[2] for name in metrics])}"
+    yield f"metrics: {dumps(list(dict.fromkeys(names)))}"
     seeds = view.file.newest.seeds if view.file.attempts else {}
     yield from (f"{name}: {seed}" for name, seed in seeds.items())
     if not evaluated:
         return
     yield from ("model-index:", f"- name: {dumps(view.tag or view.id)}", "  results:")
-    for each in evaluated:
+    for run, each in evaluated:
         yield "  - task: {type: other}"
         yield f"    dataset: {{type: other, name: {dumps(each.split)}, split: {dumps(each.split)}}}"
         yield "    metrics:"
         for name, value in each.metrics.items():
-            shown = f"{name}, step {each.step} of run {view.id}"
+            shown = f"{name}, step {each.step} of run {run.id}"
             kind = dumps(name.rpartition("/")[2])
             yield f"    - {{type: {kind}, value: {value!r}, name: {dumps(shown)}}}"
 

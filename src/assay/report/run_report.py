@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Evaluated
+from assay.core.facts import COSTS, Evaluated
 from assay.core.formatting import count, duration, moment, number, size
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import IMPORTED
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.columns import DEFAULT_COLUMNS
+from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
 from assay.query.config_rows import config_rows
 from assay.query.determinism import conditions
 from assay.query.drawing import CurveDrawing, DrawnCurve
@@ -24,7 +24,14 @@ from assay.query.find import find_run, is_expression
 from assay.query.groups import BY_CONFIG
 from assay.query.rerun import commands_for
 from assay.query.run import RunView
-from assay.query.table import default_columns, differing_keys, make_group_table, make_table
+from assay.query.table import (
+    GroupTable,
+    RunTable,
+    default_columns,
+    differing_keys,
+    make_group_table,
+    make_table,
+)
 from assay.report.document import (
     Block,
     Cell,
@@ -41,8 +48,7 @@ from assay.store import authorship
 from assay.store.known_projects import project_here
 from assay.store.layout import Project
 
-_COST = ("time", "speed", "memory")
-_UNDRAWN = (*(f"{kind}/" for kind in _COST), "epoch")
+_UNDRAWN = (*COSTS, "epoch")
 _MOST_PICTURES, _MOST_LINES = 60, 8
 _FOLDED = ("checkpoints", "report")
 """Folders of a record whose files are not listed one by one."""
@@ -54,22 +60,26 @@ def make_report(address: str, project: Project | None = None) -> ReportDocument:
     InputError where there is no such run, RecordError for a run whose `run.json` cannot be read.
     """
     home = project or project_here()
-    if is_expression(address):
-        with contextlib.suppress(InputError):  # a tag may read like an expression
-            return report_run(find_run(address, home))
+    try:
+        view = find_run(address, home)
+    except InputError:
+        if not is_expression(address):  # a tag may read like one
+            raise
         return report_runs(address, home)
-    return report_run(find_run(address, home))
+    return report_run(view, project=home)
 
 
-def report_run(view: RunView, *, links: str = "") -> ReportDocument:
+def report_run(view: RunView, *, links: str = "", project: Project | None = None) -> ReportDocument:
     """Return the report of a run; RecordError where its `run.json` cannot be read.
 
     `links` leads from the document to the folder of the run, as "..": its files are linked then.
+    Tests of the run are looked for in `project`.
     """
     sections = [
         _section("Damaged", [Listing("\n".join(view.damages))] if view.damages else []),
         _section("Purpose", [Prose(view.desc)] if view.desc else []),
         _section("Result", _result(view)),
+        _section("Test", _tests([view], project)),
         _section("Curves", _own_curves(view)),
         _section("Data", _data(view)),
         _section("Config", _config(view)),
@@ -111,14 +121,18 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     shown = f"{len(runs)}, of {count(len(groups), 'config')}"
     sections = [
         _section("Result", [_grid(head, rows, numbers=1), spread]),
+        _section("Test", _tests(views[::-1], project, keys)),
         _section("Curves", _group_curves(catalog, where, views)),
         _section("Runs", [_grid([each.name for each in runs.columns], runs.shown_rows())]),
         *(_section(f"Config of {view.id}", _config(view)) for view in views[-1:]),
         _section("Reproducibility", [_grid(("run", "when", "verdict"), verdicts)]),
         _section("Run it again", [Listing("\n".join(commands), "console")]),
     ]
-    lead = _facts([("runs", shown), ("ran", f"{duration(ran)} together")])
-    return ReportDocument("runs", where, lead, tuple(each for each in sections if each.blocks))
+    energy = _energy(views)
+    lead = [("runs", shown), ("ran", f"{duration(ran)} together"), ("energy", energy)]
+    return ReportDocument(
+        "runs", where, _facts(lead), tuple(each for each in sections if each.blocks)
+    )
 
 
 def _section(title: str, blocks: Iterable[Block]) -> DocumentSection:
@@ -168,6 +182,34 @@ def _result(view: RunView) -> Iterator[Block]:
 def _extreme(value: float, step: int) -> tuple[str, str]:
     """Return a value and its step; neither for a metric that was never a number."""
     return (number(value), f"{step:,}") if value == value else ("-", "-")
+
+
+def find_tests(views: Iterable[RunView], project: Project) -> list[str]:
+    """Return the newest finished `assay test` of each run that has one, by its id."""
+    asked = Asked(where="kind = test and status = finished", sort=("created",), limit=None)
+    ids, parents = open_catalog(project).values(asked, ["id", "parent"])
+    newest = {parent.partition("@")[0]: test for test, parent in zip(ids, parents, strict=True)}
+    return [newest[view.id] for view in views if view.id in newest]
+
+
+def _tests(
+    views: Sequence[RunView], project: Project | None, keys: Sequence[str] = ()
+) -> Iterator[Block]:
+    """Yield the metrics of tests of runs: of one with its weights, of several by config."""
+    tests = find_tests(views, project) if project is not None else []
+    if not tests or project is None:
+        return
+    catalog = open_catalog(project)
+    metrics = [name for name in catalog.metrics_of(tests) if not name.startswith(_UNDRAWN)]
+    found = catalog.select_ids(tests)
+    if len(views) == 1:
+        columns = [COLUMNS["parent"], *map(catalog.known_column, metrics), COLUMNS["id"]]
+        yield _grid(["weights", *metrics, "run"], RunTable.of(found, columns).shown_rows())
+        return
+    columns = [catalog.known_column(name) for name in (*keys, *metrics)]
+    grouping = catalog.group(found, Asked(group=(BY_CONFIG,)))
+    head, *rows = GroupTable(columns, tuple(grouping.groups(columns, 0, None))).shown_rows()
+    yield _grid(head, rows, numbers=1)
 
 
 def _own_curves(view: RunView) -> list[Block]:
@@ -231,9 +273,9 @@ def _config(view: RunView) -> Iterator[Block]:
 
 
 def _cost(view: RunView) -> CellGrid:
-    """Return the time of a run and of its parts, its speed and its largest memory."""
+    """Return the time of a run and of its parts, its speed, largest memory and energy."""
     attempts = view.file.attempts
-    parts: dict[str, list[str]] = {kind: [] for kind in _COST}
+    parts: dict[str, list[str]] = {kind: [] for kind in ("time", "speed", "memory")}
     for name, each in view.summaries.items():
         kind, _, part = name.partition("/")
         if kind == "time" and each.mean > 0:
@@ -244,7 +286,19 @@ def _cost(view: RunView) -> CellGrid:
             parts[kind].append(f"{part.removesuffix('_mib')} {size(int(each.max * 2**20))}")
     devices = ", ".join(attempts[-1].devices) if attempts else ""
     shown = [("ran", f"{duration(view.duration_s)}, in {count(len(attempts), 'attempt')}")]
-    return _facts([*shown, ("on", devices), *((kind, ", ".join(parts[kind])) for kind in _COST)])
+    shown += [("on", devices), *((kind, ", ".join(each)) for kind, each in parts.items())]
+    return _facts([*shown, ("energy", _energy([view]))])
+
+
+def _energy(views: Iterable[RunView]) -> str:
+    """Return the energy that runs used, of CPUs and GPUs; "" where no machine said it."""
+    joules: dict[str, float] = {}
+    for view in views:
+        for name, each in view.summaries.items():
+            if name.startswith("energy/"):
+                part = name.removeprefix("energy/").removesuffix("_j")
+                joules[part] = joules.get(part, 0.0) + each.mean * each.count
+    return ", ".join(f"{part} {each:,.0f} J" for part, each in joules.items())
 
 
 def _code(view: RunView) -> CellGrid:

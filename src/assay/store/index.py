@@ -19,7 +19,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, RecordError
 from assay.store.cells import from_cell
 from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql
 from assay.store.index_database import (
@@ -123,10 +123,11 @@ class Index:
                     on_read=on_read,
                 )
             except IndexFileError:
-                self._move_to_scratch()
-                return synchronize(
-                    self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
-                )
+                with _explain_full_disk(self._file):
+                    self._move_to_scratch()
+                    return synchronize(
+                        self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
+                    )
 
     @_renew_damaged
     def newest(self, count: int) -> list[str]:
@@ -381,6 +382,19 @@ class Index:
         except (sqlite3.Error, NewerIndexError):
             return None
         return database
+
+
+@contextlib.contextmanager
+def _explain_full_disk(file: Path) -> Iterator[None]:
+    """Raise RecordError where neither the index nor one of this process can be written."""
+    try:
+        yield
+    except (OSError, IndexFileError) as error:
+        raise RecordError(
+            f"No index of the runs can be written, not even for now: {error}.",
+            where=str(file),
+            fix="free some space there, or where temporary files are: TMPDIR names a folder",
+        ) from error
 
 
 def open_index(project: Project, *, texts: bool = False) -> Index:
