@@ -125,15 +125,22 @@ def test_the_effect_the_middle_mean_and_the_seeds_needed_are_those_that_were_pub
     assert needed["needed"] == 64
 
 
-def test_the_middle_means_are_those_of_rliables_own_example(project: Project, assay: Assay) -> None:
+def test_middle_means_and_the_chance_of_improvement_are_those_of_rliables_own_example(
+    project: Project, assay: Assay
+) -> None:
     # The scores x and y of tests/rliable/metrics_test.py, of google-research/rliable (f59f80b).
     make_runs(project, "x", [1, 2, 2, 2, 1, 1, 2, 1])
     make_runs(project, "y", [1, 1, 2, 2, 3, 3], first_seed=100)
 
-    x, y = compared(assay, "tag = x", "tag = y")["groups"]
+    found = compared(assay, "tag = y", "tag = x")
+    y, x = found["groups"]
 
     assert (x["mean"], x["iqm"]) == (1.5, 1.5)
     assert (y["mean"], y["iqm"]) == (2, 2)
+    # Its probability of improvement of x over y; each of its two tasks has these scores.
+    assert found["differences"][0]["larger"] == pytest.approx(1 / 3)
+    swapped = compared(assay, "tag = x", "tag = y")["differences"][0]
+    assert swapped["larger"] == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(

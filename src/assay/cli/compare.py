@@ -130,6 +130,7 @@ def _difference(each: SampleDifference, found: SampleComparison, room: int) -> I
     yield from _wrap("test", tests, room)
     effect = "without end: no deviation" if each.effect is None else f"{each.effect:+.3g}"
     yield from _wrap("effect", f"{each.effect_name} {effect}", room)
+    yield from _wrap("larger", f"in {_percent(each.larger)} of all pairs of their runs", room)
     if each.unpaired:
         yield from _wrap("not paired", _name_runs(dict.fromkeys(each.unpaired, "")), room)
     if found.detect is not None:

@@ -6,9 +6,11 @@ import math
 import statistics
 import warnings
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.formatting import count
@@ -71,8 +73,9 @@ class SampleDifference:
 
     `n` are the sizes of both samples, or the number of pairs; `unpaired` runs have no partner.
     `p_holm` is corrected for all differences of the comparison. `effect` is None for a difference
-    without a deviation. `needed` seeds of each sample, or pairs, would show the difference asked
-    for; None for more than 100,000.
+    without a deviation. `larger` is how likely a run of the sample has a larger value than one of
+    the first, equal ones by half (rliable's probability of improvement). `needed` seeds of each
+    sample, or pairs, would show the difference asked for; None for more than 100,000.
     """
 
     group: str
@@ -86,6 +89,7 @@ class SampleDifference:
     p_holm: float
     effect: float | None
     effect_name: str
+    larger: float
     unpaired: tuple[str, ...]
     needed: int | None
 
@@ -143,11 +147,7 @@ def compare_samples(
         ),
         alpha=alpha,
         detect=detect,
-        warnings=(
-            *_find_repeats(groups),
-            *_find_mixtures(groups, selections, metric),
-            *_find_other_data(groups, selections, metric),
-        ),
+        warnings=tuple(_find_doubts(groups, selections, metric)),
     )
 
 
@@ -221,8 +221,6 @@ def _bootstrap(stats: ModuleType, values: Sequence[float]) -> Interval:
     """Return the BCa interval of the mean of two values or more, the same one each time."""
     if len(set(values)) == 1:  # all resamples are the same
         return values[0], values[0]
-    import numpy as np
-
     found = stats.bootstrap(
         (values,), np.mean, n_resamples=_RESAMPLES, confidence_level=LEVEL, method="BCa",
         rng=np.random.default_rng(0),
@@ -243,8 +241,8 @@ def _compare(
 ) -> SampleDifference:
     pairs, unpaired = _pair(first, other)
     test = TESTS[asked] if asked else PAIRED_T if pairs else WELCH
+    left, right = list(first.runs.values()), list(other.runs.values())
     if test == WELCH:
-        left, right = list(first.runs.values()), list(other.runs.values())
         found = welch(left, right)
         n: tuple[int, ...] = (len(left), len(right))
         freedom = len(left) + len(right) - 2
@@ -281,6 +279,7 @@ def _compare(
         p_holm=p,
         effect=_effect(found, scale),
         effect_name=effect_name,
+        larger=float(np.sign(np.subtract.outer(right, left)).mean() + 1) / 2,
         unpaired=unpaired,
         needed=seeds_for(stats, detect, error, len(n), alpha) if detect else None,
     )
@@ -351,83 +350,47 @@ def seeds_for(
 # ---------------------------------------------------------------------- what makes them doubtful
 
 
-def _find_repeats(groups: Sequence[RunSample]) -> list[str]:
-    """Return a line for each sample with runs of one seed: they are no independent ones."""
-    found = []
-    for sample in groups:
+def _find_doubts(
+    groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
+) -> Iterator[str]:
+    """Yield what may make samples incomparable: a seed twice, code and data that differ.
+
+    Data are files that the runs read, by digest, and the config section of the data of the metric.
+    """
+    section = f"data.{metric.partition('/')[0]}." if "/" in metric else "/"  # of no key
+    first: dict[str, set[str]] | None = None
+    for sample, selection in zip(groups, selections, strict=True):
+        found = zip(selection.rows(), selection.items("config"), strict=True)
+        configs = {row.path: config for row, config in found if row and row.id in sample.runs}
+        views = [RunView(path) for path in configs]
+        data: dict[str, set[str]] = {}
+        for view, config in zip(views, configs.values(), strict=True):
+            facts = {key: value for key, value in config.items() if key.startswith(section)}
+            facts |= view.environment.get("inputs", {}).get("files", {})
+            for name, value in facts.items():
+                if name.rpartition(".")[2] != _FOLD:
+                    data.setdefault(name, set()).add(str(value))
         seeds = [seed for seed in sample.seeds.values() if seed[0] is not None]
-        twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
-        if twice is not None:
-            found.append(
+        if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
+            yield (
                 f"{sample.label}: several runs have the seed {twice[0]}, and count as if they had"
                 " seeds of their own"
             )
-    return found
-
-
-def _find_mixtures(
-    groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
-) -> list[str]:
-    """Return lines for each sample whose own runs are of different data, or of different code."""
-    lines = []
-    for sample, selection in zip(groups, selections, strict=True):
-        views = [
-            RunView(row.path)
-            for row in selection.rows()
-            if row is not None and row.id in sample.runs
-        ]
-        data = _read_data(sample, selection, _data_section(metric))
-        found = {
-            "data": [key for key, values in sorted(data.items()) if len(values) > 1],
+        mixed = {
+            "data": sorted(name for name, values in data.items() if len(values) > 1),
             "code": [file.path for file in compare_code(views)[0]],
         }
-        lines += [
-            f"{sample.label}: its runs are of different {kind}: {_name_some(names)}"
-            for kind, names in found.items()
-            if names
-        ]
-    return lines
-
-
-def _find_other_data(
-    groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
-) -> list[str]:
-    """Return a line for each sample whose data is not that of the first one.
-
-    That is a file that both read, of another digest, and the section of the data of the metric.
-    """
-    section = _data_section(metric)
-    first, *others = (_read_data(*each, section) for each in zip(groups, selections, strict=True))
-    lines = []
-    for sample, data in zip(groups[1:], others, strict=True):
-        keys = sorted(first.keys() | data.keys())
-        keys = [key for key in keys if key.startswith(section) or (key in first and key in data)]
-        other = [key for key in keys if first.get(key) != data.get(key)]
+        for kind, names in mixed.items():
+            if names:
+                yield f"{sample.label}: its runs are of different {kind}: {_name_some(names)}"
+        first = data if first is None else first
+        named = sorted(key for key in {*first, *data} if first.get(key) != data.get(key))
+        other = [key for key in named if key.startswith(section) or (key in first and key in data)]
         if other:
             both = f"{sample.label} and {groups[0].label}"
-            lines.append(f"{both} are of different data: {_name_some(other)}")
-    return lines
-
-
-def _data_section(metric: str) -> str:
-    """Return how the config keys of the data of a metric begin; for no metric, a text of no key."""
-    return f"data.{metric.partition('/')[0]}." if "/" in metric else "/"
+            yield f"{both} are of different data: {_name_some(other)}"
 
 
 def _name_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
-
-
-def _read_data(sample: RunSample, selection: Selection, section: str) -> dict[str, set[str]]:
-    """Return the values of each data key and the digests of each file that the runs read."""
-    found: dict[str, set[str]] = {}
-    for row, config in zip(selection.rows(), selection.items("config"), strict=True):
-        if row is None or row.id not in sample.runs:
-            continue
-        facts = {key: value for key, value in config.items() if key.startswith(section)}
-        facts |= RunView(row.path).environment.get("inputs", {}).get("files", {})
-        for name, value in facts.items():
-            if name.rpartition(".")[2] != _FOLD:
-                found.setdefault(str(name), set()).add(str(value))
-    return found
