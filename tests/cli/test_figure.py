@@ -23,10 +23,11 @@ import assay as face
 from assay.core.errors import InputError
 from assay.formats.json_codec import dumps
 from assay.query.catalog import open_catalog
+from assay.query.drawing import COLORS
 from assay.record.media import histogram_of
 from assay.report.figure import make_request, read_recipe
 from assay.report.figure_data import FigureItem, Panel, read_panels
-from assay.report.figure_drawing import COLORS, DASHES, STYLES
+from assay.report.figure_drawing import DASHES, STYLES
 from assay.store.artifacts import keep_artifact
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_run
@@ -330,17 +331,27 @@ def test_texts_are_drawn_as_they_are_whatever_matplotlib_makes_of_them(project: 
     assert shown._repr_png_().startswith(HEADS["png"])
 
 
-def test_the_colours_of_a_figure_are_told_apart_by_the_colour_blind() -> None:
+@pytest.mark.parametrize(("side", "page"), [("light", "#ffffff"), ("dark", "#14161a")])
+def test_eight_colours_of_figures_and_page_are_told_apart_by_the_colour_blind(
+    side: str, page: str
+) -> None:
     # Machado, Oliveira and Fernandes (2009): red, green and blue cones missing.
     missing = (
         [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
         [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
     )  # fmt: skip
+    of_page = Path(__file__).parents[2] / "frontend/src/state/colors.ts"
+    colors = re.findall(rf'\b{side}: "(#\w{{6}})" ?[,}}]', of_page.read_text(encoding="utf-8"))[:8]
+    assert side == "dark" or tuple(colors) == COLORS  # one palette
+
     for matrix in (*missing, np.eye(3)):
-        seen = [_lab(np.clip(np.array(matrix) @ _linear(color), 0, 1)) for color in COLORS]
+        seen = [_lab(np.clip(np.array(matrix) @ _linear(color), 0, 1)) for color in colors]
         distances = [np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)]
-        assert min(distances) > 12  # in CIE Lab, where 2.3 is just noticed
+        assert min(distances) > 17  # in CIE Lab, where 2.3 is just noticed
+    ground, *lights = (_linear(color) @ [0.2126, 0.7152, 0.0722] for color in (page, *colors))
+    for light in lights:
+        assert (max(light, ground) + 0.05) / (min(light, ground) + 0.05) >= 3  # as WCAG asks for
 
 
 def _linear(color: str) -> Any:

@@ -7,7 +7,7 @@ import { Picker } from "../parts/picker";
 import { copyText } from "../parts/copy";
 import { say } from "../parts/toast";
 import type { Zoom } from "../state/address";
-import type { Style } from "../state/colors";
+import { DASHES, type Style } from "../state/colors";
 import { count, duration, exact, moment, number } from "../state/format";
 import { useShared } from "../state/site";
 import { bandOf } from "./band";
@@ -47,7 +47,6 @@ const MOST_VALUES = 12;
 const MOST_READ = 12;
 const MOST_NAMED = 8;
 const LEFT_BEHIND = "#8a929c";
-const DASHES: readonly (readonly number[])[] = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 
 export const Panel = memo(function Panel(props: PanelProps) {
   const [place, isNear] = useIsNear<HTMLDivElement>();

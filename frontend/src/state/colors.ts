@@ -1,5 +1,5 @@
 /**
- * Colours of runs, from twelve that colour-blind people tell apart, then in dashes.
+ * Colours of runs, from eight that colour-blind people tell apart, then in dashes.
  *
  * A run gets its colour when it is first drawn, in order of selection, and has it for good. Each is kept under a name
  * of its own, so that two pages of a browser do not undo what the other keeps.
@@ -12,23 +12,21 @@ interface Stroke {
   dark: string;
 }
 
-// Even steps of hue with unlike lightness, checked against white and the dark page: at least 3 to 1.
+// The light ones are those of figures and reports (query/drawing.py). Seen without one kind of cones any two are 17 apart
+// in CIE Lab, and each has a contrast of 3 to 1 with its page: docs/decisions/0052.
 const STROKES: readonly Stroke[] = [
-  { light: "#0a6cd6", dark: "#4da3ff" },
-  { light: "#c2410c", dark: "#ff8a4c" },
-  { light: "#0f7b4f", dark: "#3fc98b" },
-  { light: "#8b2fb8", dark: "#cf86f5" },
-  { light: "#a16207", dark: "#e3b341" },
-  { light: "#0e7490", dark: "#4cc9de" },
-  { light: "#be185d", dark: "#ff7ab6" },
-  { light: "#4d5566", dark: "#aab4c3" },
-  { light: "#4f46e5", dark: "#9a94ff" },
-  { light: "#5a7d0a", dark: "#a8cf45" },
-  { light: "#7c2d12", dark: "#d99a7c" },
-  { light: "#dc2626", dark: "#ff6b6b" },
+  { light: "#0067ad", dark: "#016dbd" },
+  { light: "#b84a00", dark: "#d55e00" },
+  { light: "#1d9353", dark: "#279a66" },
+  { light: "#c977a5", dark: "#cc79a7" },
+  { light: "#d28000", dark: "#eaa006" },
+  { light: "#009aef", dark: "#57b4ea" },
+  { light: "#6e2978", dark: "#924b8d" },
+  { light: "#6b6b6b", dark: "#6b6b6b" },
 ];
 
-const DASHES: readonly (readonly number[])[] = [[], [7, 4], [2, 3]];
+/** Dashes of lines that share a colour, in the order of their use. */
+export const DASHES: readonly (readonly number[])[] = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 
 export const COLOR_COUNT = STROKES.length;
 

@@ -31,17 +31,17 @@ describe("the address", () => {
 describe("colours", () => {
   const ids = Array.from({ length: 14 }, (_, index) => `run${index}`);
 
-  it("are given in order, the first twelve without two alike, and stay", () => {
+  it("are given in order, the first eight without two alike, and stay", () => {
     const found = chosenSlots(ids, new Map());
-    expect([...found.values()]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1]);
-    expect([...chosenSlots(["new", "run3"], found).values()]).toEqual([3, 2]);
+    expect([...found.values()]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5]);
+    expect([...chosenSlots(["new", "run3"], found).values()]).toEqual([3, 6]);
     expect(chosenSlots(["new", "run3"], found).get("run3")).toBe(3);
   });
 
   it("differ for runs that are drawn one after the other", () => {
     const known = new Map<string, number>();
-    for (const id of ids.slice(0, 12)) known.set(id, chosenSlots([id], known).get(id)!);
-    expect(new Set(known.values()).size).toBe(12);
+    for (const id of ids.slice(0, 8)) known.set(id, chosenSlots([id], known).get(id)!);
+    expect(new Set(known.values()).size).toBe(8);
   });
 });
 

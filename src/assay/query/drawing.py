@@ -139,8 +139,12 @@ def _thin(values: Sequence[float], width: int) -> list[float]:
     ]
 
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f3c8d", "#6b6b6b")
-"""Colours that the colour-blind tell apart (Okabe and Ito), in the order of their use."""
+COLORS = ("#0067ad", "#b84a00", "#1d9353", "#c977a5", "#d28000", "#009aef", "#6e2978", "#6b6b6b")
+"""Colours of curves here, in figures and on the page, in the order of their use.
+
+They are those of Okabe and Ito, moved until the colour-blind tell any two apart and white paper
+shows each (docs/decisions/0052).
+"""
 
 _GRAY = "#767676"  # readable on white and on black
 _BUCKETS = 200

@@ -13,6 +13,7 @@ import numpy as np
 from assay.core.errors import InputError, MissingExtraError, choose
 from assay.core.formatting import count, number
 from assay.core.terminal import elide, visible
+from assay.query.drawing import COLORS
 from assay.query.groups import Spread
 from assay.query.significance import LEVEL
 from assay.report.figure_data import (
@@ -27,18 +28,6 @@ from assay.store.cells import in_order
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLORS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#7f3c8d",
-    "#6b6b6b",
-)
-"""Colours that the colour-blind tell apart (Okabe and Ito), in the order of their use."""
 
 DASHES = ("-", "--", ":", "-.")
 """Dashes of lines past the last colour: 32 lines look different."""
