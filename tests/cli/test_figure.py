@@ -318,6 +318,17 @@ def test_lines_are_labelled_by_the_keys_that_differ_and_each_metric_has_a_panel_
     assert again == looks
 
 
+def test_a_logarithmic_axis_is_labelled_by_plain_numbers(sweep: Project) -> None:
+    drawn = face.figure(
+        "scatter", "valid/acc > 0", metrics="valid/acc", keys="model.width", log="xy", project=sweep
+    )
+    drawn.canvas.draw()
+
+    axis = drawn.axes[0].xaxis
+    labels = [each.get_text() for each in axis.get_ticklabels(which="both")]
+    assert {"10", "20"} <= set(labels) and not any("$" in each for each in labels)
+
+
 def test_texts_are_drawn_as_they_are_whatever_matplotlib_makes_of_them(project: Project) -> None:
     for tag in ("cost $5", "_hidden", "a$x_", "50 %"):
         make_run(project, tag=tag, points={"loss": [2.0, 1.0]}, attempt={"seedless_hash": tag})

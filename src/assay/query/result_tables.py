@@ -217,7 +217,7 @@ class ShownTable:
             lines.append(" & ".join(cells) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
         legend = self.legend("Bold", "Underlined")
-        lines += [rf"\par{{\footnotesize {latex_text(line)}\par}}" for line in legend]
+        lines += [rf"\par{{\footnotesize\noindent {latex_text(line)}\par}}" for line in legend]
         return "\n".join(lines) + "\n"
 
     def _sources(self, row: ShownRow) -> list[str]:

@@ -189,6 +189,7 @@ def _draw_bars(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, s
     axes.invert_yaxis()
     if "y" in request.log:
         axes.set_xscale("log")
+        _label_logs(axes.xaxis)
     return f"{panel.title} (mean, {LEVEL * 100:.0f} % interval)", ""
 
 
@@ -212,9 +213,21 @@ def _draw_scatter(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str
 def _scale(axes: Axes, request: FigureRequest, x: str, y: str) -> tuple[str, str]:
     if "x" in request.log:
         axes.set_xscale("log")
+        _label_logs(axes.xaxis)
     if "y" in request.log:
         axes.set_yscale("log")
+        _label_logs(axes.yaxis)
     return x, y
+
+
+def _label_logs(axis: Any) -> None:
+    """Label 1, 2 and 5 of each power of ten by numbers; the powers alone where they are many."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = axis.get_view_interval()
+    axis.set_minor_locator(LogLocator(subs=(2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("{x:g}" if high < 100 * low else "")
 
 
 def _draw_parallel(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
