@@ -21,6 +21,7 @@ from assay.formats.verdict import Verdict
 from assay.query.drawing import CurveDrawing, DrawnCurve
 from assay.query.run import RunView
 from assay.record import edits
+from assay.report.model_card import card_metadata
 from assay.report.run_report import make_report, report_run
 from assay.store.layout import Project
 from run_folders import make_checkpoint, make_run, tell
@@ -190,6 +191,23 @@ def test_the_newest_test_of_each_run_is_in_its_report_and_in_that_of_its_group(
     assert "| digits | 3 | 0.75 ± 0.25 |" in group
     assert 'value: 0.75, name: "test/acc, step 1 of run bbbbbbbz"}' in card
     assert "| bbbbbbbb@step-2 | 0.75 | bbbbbbbz |" in card
+
+
+def test_the_results_of_an_exported_checkpoint_are_its_own_and_not_those_of_the_best(
+    project: Project,
+) -> None:
+    view = RunView(make_whole_run(project))
+    for step, run in ((1, "bbbbbbbb"), (2, "cccccccc")):
+        test = {"id": run, "parent": f"aaaaaaaa@step-{step}", "kind": "test", "age_s": 90 - step}
+        folder = make_run(project, points={"test/acc": [0.125 * step]}, **test)
+        tell(folder, Evaluated(split="test", step=1, metrics={"test/acc": 0.125 * step}))
+
+    first = card_metadata(view, project, checkpoint="step-1", step=1)
+    best = card_metadata(view, project)
+
+    assert "value: 0.5, " in first and "value: 0.125, " in first
+    assert "0.75" not in first and "0.25" not in first
+    assert "value: 0.75, " in best and "value: 0.25, " in best
 
 
 def test_energy_is_told_where_a_machine_said_it(assay: Assay, project: Project) -> None:

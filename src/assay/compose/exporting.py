@@ -290,7 +290,16 @@ class _Exporting:
             why=self.weights.why,
             hooks=interface.hooks.names,
         )
-        readme = card_metadata(view, project_here(), certificate.target) + readme
+        readme = (
+            card_metadata(
+                view,
+                project_here(),
+                certificate.target,
+                checkpoint=certificate.checkpoint,
+                step=self.weights.step,
+            )
+            + readme
+        )
         texts = {
             SCHEMA: dumps(schema, indent=2) + "\n",
             CERTIFICATE: dumps(certificate, indent=2) + "\n",

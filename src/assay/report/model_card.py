@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,18 +39,23 @@ def make_card(view: RunView, project: Project) -> str:
     return card_metadata(view, project) + card.to_markdown()
 
 
-def card_metadata(view: RunView, project: Project, *tags: str) -> str:
+def card_metadata(
+    view: RunView, project: Project, *tags: str, checkpoint: str = "", step: int | None = None
+) -> str:
     """Return the YAML block of a card: library, license if known, metrics, and their results.
 
-    The results are the evaluations of the best step, else the last ones, of each split, and those
-    of the newest `assay test`.
+    The results are the evaluations of `step`, else of the best step, else the last ones, of each
+    split, and those of the newest `assay test` (of `checkpoint`).
     """
-    return "\n".join(["---", *_metadata(view, project, tags), "---", "", ""])
+    tests = [find_run(each, project) for each in find_tests([view], project, checkpoint)]
+    evaluated = [(view, fact) for fact in _evaluations(view, step)]
+    evaluated += [(test, fact) for test in tests for fact in _evaluations(test)]
+    return "\n".join(["---", *_metadata(view, evaluated, tags), "---", "", ""])
 
 
-def _metadata(view: RunView, project: Project, tags: tuple[str, ...]) -> Iterator[str]:
-    tests = [find_run(each, project) for each in find_tests([view], project)]
-    evaluated = [(each, fact) for each in (view, *tests) for fact in _evaluations(each)]
+def _metadata(
+    view: RunView, evaluated: Sequence[tuple[RunView, Evaluated]], tags: tuple[str, ...]
+) -> Iterator[str]:
     names = (name.rpartition("/")[2] for _, each in evaluated for name in each.metrics)
     yield "library_name: assay"
     if license_name := _license(view):
@@ -72,9 +77,10 @@ def _metadata(view: RunView, project: Project, tags: tuple[str, ...]) -> Iterato
             yield f"    - {{type: {kind}, value: {value!r}, name: {dumps(shown)}}}"
 
 
-def _evaluations(view: RunView) -> Iterator[Evaluated]:
-    """Yield the evaluation of each split that belongs to the best weights, else the last one."""
-    step = view.best.step if view.best is not None else view.last_step
+def _evaluations(view: RunView, step: int | None = None) -> Iterator[Evaluated]:
+    """Yield the newest evaluation of each split up to a step, by default the best or last one."""
+    if step is None:
+        step = view.best.step if view.best is not None else view.last_step
     newest: dict[str, Evaluated] = {}
     for event in view.events:
         fact = event.fact

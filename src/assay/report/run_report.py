@@ -184,11 +184,18 @@ def _extreme(value: float, step: int) -> tuple[str, str]:
     return (number(value), f"{step:,}") if value == value else ("-", "-")
 
 
-def find_tests(views: Iterable[RunView], project: Project) -> list[str]:
-    """Return the newest finished `assay test` of each run that has one, by its id."""
+def find_tests(views: Iterable[RunView], project: Project, checkpoint: str = "") -> list[str]:
+    """Return the newest finished `assay test` of each run that has one, by its id.
+
+    With `checkpoint` those of other weights do not count.
+    """
     asked = Asked(where="kind = test and status = finished", sort=("created",), limit=None)
     ids, parents = open_catalog(project).values(asked, ["id", "parent"])
-    newest = {parent.partition("@")[0]: test for test, parent in zip(ids, parents, strict=True)}
+    newest = {}
+    for test, parent in zip(ids, parents, strict=True):
+        run, _, tested = parent.partition("@")
+        if checkpoint in ("", tested):
+            newest[run] = test
     return [newest[view.id] for view in views if view.id in newest]
 
 
@@ -206,9 +213,9 @@ def _tests(
         columns = [COLUMNS["parent"], *map(catalog.known_column, metrics), COLUMNS["id"]]
         yield _grid(["weights", *metrics, "run"], RunTable.of(found, columns).shown_rows())
         return
-    columns = [catalog.known_column(name) for name in (*keys, *metrics)]
-    grouping = catalog.group(found, Asked(group=(BY_CONFIG,)))
-    head, *rows = GroupTable(columns, tuple(grouping.groups(columns, 0, None))).shown_rows()
+    columns = tuple(catalog.known_column(name) for name in (*keys, *metrics))
+    groups = catalog.group(found, Asked(group=(BY_CONFIG,))).groups(columns, 0, None)
+    head, *rows = GroupTable(columns, tuple(groups)).shown_rows()
     yield _grid(head, rows, numbers=1)
 
 
