@@ -232,6 +232,7 @@ def test_a_layout_is_that_of_one_rank_of_many(assay, net: Path) -> None:
         alone["memory"]["optimizer_bytes"] / 4, rel=0.1
     )
     assert divided["memory"]["weights_bytes"] < 0.7 * whole
+    assert divided["flops_per_step"] == pytest.approx(alone["flops_per_step"] / 4, rel=0.1)
     assert (alone["samples"], sharded["samples"], divided["samples"]) == (8, 2, 4)
     for report in (sharded, divided):
         assert report["parameters"] == alone["parameters"]

@@ -52,8 +52,6 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         """The operation that raised last."""
         self._mixed = MixedDtypes(values.fakes) if values is not None else None
         self.limit_bytes = limit_bytes
-        self.is_divided = False
-        """True when tensors may be parts of larger ones."""
         self.is_on_cpu = False
         """True when the step is to run on a CPU, whose libraries copy tensors for a while."""
         self._until = time.monotonic() + limit_s
@@ -64,7 +62,7 @@ class Observer(DispatchMode):  # type: ignore[no-untyped-call]
         if is_foreign(types):  # a DTensor first becomes operations on its local tensors
             return NotImplemented
         kwargs = kwargs or {}
-        if self.is_divided and is_propagating():
+        if is_propagating():
             return func(*args, **kwargs)
         try:
             self.indices.check(func, args)
