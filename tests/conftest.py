@@ -10,6 +10,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import compileall
 import gc
+import itertools
 import multiprocessing
 import signal
 import sys
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -42,6 +43,8 @@ VARIABLES_OF_OTHERS = {
 }
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", warm_python.__file__)
 FILES_OF_OTHERS = (".coverage", ".hypothesis", "mpl-data")
+MEASURED = ("core", "config", "build", "query", "cli", "compat")
+"""The tests that reach most of the rooms that `dev` wants covered."""
 THREAD_GRACE_S = 2.0
 STARTING_S = 60.0
 
@@ -103,13 +106,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure no coverage in tests of the engine: measured calls take far longer.
-
-    What is measured lies beside the engine, but for `core`, which its own tests cover.
-    """
+    """Measure coverage in tests of the rooms that are measured alone: measured calls take longer."""
     plugin = item.config.pluginmanager.getplugin("_cov")
     if plugin is not None and (control := plugin.cov_controller) is not None:
-        is_measured = not item.path.is_relative_to(TESTS / "engine")
+        is_measured = any(item.path.is_relative_to(TESTS / room) for room in MEASURED)
         if is_measured != control.started:
             (control.resume if is_measured else control.pause)()
     return (yield)
@@ -185,10 +185,18 @@ def nothing_is_left_behind() -> Iterator[None]:
         pytest.fail("the test left behind " + "; ".join(leaks), pytrace=False)
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders that are not there yet: `mktemp` looks at all that it has made before."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def home(nothing_is_left_behind: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(nothing_is_left_behind: None, homes: Iterator[Path]) -> Iterator[Path]:
     """Home folder of the test's own, which hides all settings of the person at this machine."""
-    folder = tmp_path_factory.mktemp("home", numbered=True)
+    folder = next(homes)
+    folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         move_home(patch, folder)
         yield folder
@@ -237,10 +245,31 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def warm() -> Iterator[warm_python.Run]:
+def warm() -> Iterator[warm_python.WarmPythons]:
     """Runner of Python processes with torch already imported, shared by this process's tests."""
     with warm_python.forked({**os.environ, "PYTHONPATH": SOURCE}) as run:
         yield run
+
+
+@pytest.fixture
+def begin(warm: warm_python.WarmPythons) -> Iterator[warm_python.Begin]:
+    """Starter of such processes, which go on; a test that leaves one behind fails."""
+    processes: list[warm_python.Process] = []
+
+    def start(*arguments: str, **how: Any) -> warm_python.Process:
+        processes.append(warm.begin(arguments, **how))
+        return processes[-1]
+
+    yield start
+    left = [each for each in processes if each.poll() is None]
+    for each in left:
+        each.kill()
+        each.wait()
+    for each in processes:
+        for stream in (each.stdout, each.stderr):
+            if stream is not None:
+                stream.close()
+    assert not left, "the test left a process behind"
 
 
 def one_torch_thread() -> None:

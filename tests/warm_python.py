@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -28,16 +29,16 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TextIO
 
 # Making an optimizer is what imports torch._dynamo. Of assay: what most commands import, which does
 # nothing but take time (`test_house.py`).
 LOADED = (
     *("torch", "torch._dynamo", "numpy", "safetensors.torch", "pydantic.type_adapter"),
-    *("rich.console", "tomli_w", "assay.core.secrets.rules", "assay.store.device_leases"),
+    *("rich.console", "tomli_w", "assay.core.secrets.texts", "assay.store.device_leases"),
     *("assay.cli.run", "assay.cli.check", "assay.cli.resume", "assay.cli.show", "assay.cli.diff"),
     *("assay.cli.ls", "assay.compose.run_attempt", "assay.jobs.watch", "assay.engine.loop.device"),
     *(
@@ -49,9 +50,9 @@ LOADED = (
 )
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
 APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
-STREAMS = 3
-AT_ONCE = 2  # commands that threads may run side by side
-TIMEOUT_S = 300
+STREAMS = ("stdin", "stdout", "stderr")
+SEEDS = 2  # of the hashes of Python
+TIMEOUT_S = 900
 
 
 class WarmPython:
@@ -63,6 +64,7 @@ class WarmPython:
 
     def __init__(self, variables: Mapping[str, str], python: str = sys.executable) -> None:
         self.python = python
+        self.lock = threading.Lock()
         self.channel, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
@@ -70,12 +72,36 @@ class WarmPython:
                 env=variables,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-        self.answers = self.channel.makefile("r", encoding="ascii")
-        trouble = self.answers.readline().strip()
+        assert self.process.stdout is not None
+        trouble = self.process.stdout.readline().strip()
         if trouble != "ready":
             self.close()
             raise RuntimeError(trouble or "python could not be started")
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        variables: Mapping[str, str],
+        streams: Sequence[int],
+    ) -> Forked:
+        """Start `python -m MODULE`, `-c TEXT` or `SCRIPT` with these three streams."""
+        read, write = os.pipe()
+        answers = os.fdopen(read, "r", encoding="ascii")
+        try:
+            asked = json.dumps(
+                {"arguments": arguments, "folder": str(folder), "variables": dict(variables)}
+            )
+            with self.lock:
+                socket.send_fds(self.channel, [len(asked).to_bytes(8, "big")], [*streams, write])
+                self.channel.sendall(asked.encode("ascii"))
+        finally:
+            os.close(write)
+        return Forked(int(answers.readline()), answers)
 
     def run(
         self,
@@ -85,40 +111,85 @@ class WarmPython:
         variables: Mapping[str, str],
         joined: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python -m MODULE`, `-c TEXT` or `SCRIPT`; `joined`: both outputs in one stream."""
+        """Run a command to its end; `joined`: both outputs in one stream."""
         reads, writes = zip(*(os.pipe() for _ in range(1 if joined else 2)), strict=True)
-        pid = 0
+        begun = None
         try:
             try:
-                asked = json.dumps(
-                    {"arguments": arguments, "folder": str(folder), "variables": dict(variables)}
-                )
                 with open(os.devnull, "rb") as nothing:
                     streams = [nothing.fileno(), writes[0], writes[-1]]
-                    socket.send_fds(self.channel, [len(asked).to_bytes(8, "big")], streams)
-                self.channel.sendall(asked.encode("ascii"))
-                pid = int(self.answers.readline())
+                    begun = self.begin(
+                        arguments, folder=folder, variables=variables, streams=streams
+                    )
             finally:
                 for write in writes:
                     os.close(write)
             said = all_of(reads, time.monotonic() + TIMEOUT_S)
         except BaseException:  # a test that is ended while it waits leaves no process behind
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-                self.answers.readline()
+            if begun is not None:
+                begun.kill()
+                begun.wait()
             raise
         finally:
             for read in reads:
                 os.close(read)
-        code = os.waitstatus_to_exitcode(int(self.answers.readline()))
         return subprocess.CompletedProcess(
-            [self.python, *arguments], code, said[0], "" if joined else said[1]
+            [self.python, *arguments], begun.wait(), said[0], "" if joined else said[1]
         )
 
     def close(self) -> None:
-        self.answers.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         self.channel.close()
         self.process.wait()
+
+
+class Forked:
+    """A process that was forked, as a `Popen` with one stream that is read."""
+
+    def __init__(self, pid: int, answers: TextIO) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout: TextIO | None = None
+        self.stderr: TextIO | None = None
+        self._answers = answers
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return its exit code, -n where signal n ended it."""
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise TimeoutError(f"process {self.pid} has not ended")
+            with self._answers:
+                self.returncode = os.waitstatus_to_exitcode(int(self._answers.readline()))
+        return self.returncode
+
+    def communicate(self, timeout: float = TIMEOUT_S) -> tuple[str | None, str | None]:
+        """Read the stream to its end, and wait."""
+        said: list[str | None] = []
+        for stream in (self.stdout, self.stderr):
+            if stream is None:
+                said.append(None)
+            else:
+                with stream:
+                    said += all_of([stream.fileno()], time.monotonic() + timeout)
+        self.wait(timeout)
+        return said[0], said[1]
 
 
 def all_of(reads: Sequence[int], until: float) -> list[str]:
@@ -164,32 +235,83 @@ def run(
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@contextlib.contextmanager
-def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterator[Run]:
-    """Yield a `run` that forks from warm Pythons on Linux; elsewhere the plain `run`.
+class WarmPythons:
+    """Runner of commands that are forked from warm Pythons on Linux, and started cold elsewhere.
 
     On macOS a process that has imported much cannot be forked. Commands are forked from two in
-    turn, each of which is started when it is first needed. Two threads may run one each at the same
-    time.
+    turn, each of which is started when it is first needed. Threads may run several at once.
     """
-    if sys.platform != "linux":
-        yield partial(run, python=python)
-        return
-    pythons: dict[int, WarmPython] = {}
-    turns, locks = itertools.cycle(range(AT_ONCE)), [threading.Lock() for _ in range(AT_ONCE)]
 
-    def run_warm(arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any) -> Any:
-        if not can_be_forked(arguments, variables, like):
-            return run(arguments, variables=variables, python=python, **others)
-        turn = next(turns)
-        with locks[turn]:
-            if turn not in pythons:
-                pythons[turn] = last.enter_context(contextlib.closing(WarmPython(like, python)))
-            return pythons[turn].run(arguments, variables=variables, **others)
+    def __init__(self, variables: Mapping[str, str], python: str = sys.executable) -> None:
+        self.like = dict(variables)
+        self.python = python
+        self._pythons: dict[int, WarmPython] = {}
+        self._turns, self._lock = itertools.cycle(range(SEEDS)), threading.Lock()
 
-    like = dict(variables)
-    with contextlib.ExitStack() as last:
-        yield run_warm
+    def __call__(
+        self, arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        if not self._forks(arguments, variables):
+            return run(arguments, variables=variables, python=self.python, **others)
+        return self._next().run(arguments, variables=variables, **others)
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        variables: Mapping[str, str],
+        reads: Literal["stdout", "stderr", ""] = "",
+    ) -> Process:
+        """Start a command, of which one stream is read; whoever starts it waits for its end."""
+        if not self._forks(arguments, variables):
+            return subprocess.Popen(
+                [self.python, *arguments],
+                cwd=folder,
+                env=dict(variables),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if reads == "stdout" else subprocess.DEVNULL,
+                stderr=subprocess.PIPE if reads == "stderr" else subprocess.DEVNULL,
+                text=True,
+            )
+        read, write = os.pipe()
+        stream = os.fdopen(read, "r", encoding="utf-8")
+        with open(os.devnull, "r+b") as nothing, os.fdopen(write, "wb"):
+            streams = [write if name == reads else nothing.fileno() for name in STREAMS]
+            begun = self._next().begin(
+                arguments, folder=folder, variables=variables, streams=streams
+            )
+        if reads:
+            setattr(begun, reads, stream)
+        else:
+            stream.close()
+        return begun
+
+    def close(self) -> None:
+        for each in self._pythons.values():
+            each.close()
+
+    def _forks(self, arguments: Sequence[str], variables: Mapping[str, str]) -> bool:
+        return sys.platform == "linux" and can_be_forked(arguments, variables, self.like)
+
+    def _next(self) -> WarmPython:
+        with self._lock:
+            turn = next(self._turns)
+            if turn not in self._pythons:
+                self._pythons[turn] = WarmPython(self.like, self.python)
+            return self._pythons[turn]
+
+
+Process = Forked | subprocess.Popen[str]
+Begin = Callable[..., Process]
+
+
+@contextlib.contextmanager
+def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterator[WarmPythons]:
+    """Yield a runner, whose Pythons end with it."""
+    with contextlib.closing(WarmPythons(variables, python)) as pythons:
+        yield pythons
 
 
 def can_be_forked(
@@ -208,24 +330,46 @@ def can_be_forked(
 
 
 def serve(channel: socket.socket) -> dict[str, Any]:
-    """Fork for each requested command; return its task in the forked process alone."""
-    requests = channel.makefile("rb", buffering=0)
+    """Fork for each requested command; return its task in the forked process alone.
+
+    Its id and, once it has ended, its status go into the pipe that came with the request.
+    """
+    waiting = selectors.PollSelector()
+    waiting.register(channel, selectors.EVENT_READ)
+    ends: dict[int, tuple[int, int]] = {}
     while True:
-        head, streams, _, _ = socket.recv_fds(channel, 8, STREAMS)
-        if not head:
-            os._exit(0)
-        text = b""
-        while len(text) < int.from_bytes(head, "big"):
-            text += requests.read(int.from_bytes(head, "big") - len(text)) or os._exit(1)
-        pid = os.fork()
-        if pid == 0:
-            requests.close()
-            channel.close()
-            return {**json.loads(text), "streams": streams}
-        for stream in streams:
-            os.close(stream)
-        channel.sendall(b"%d\n" % pid)
-        channel.sendall(b"%d\n" % os.waitpid(pid, 0)[1])
+        for ready, _ in waiting.select():
+            if ready.fileobj is not channel:
+                pid, answers = ends.pop(ready.fd)
+                waiting.unregister(ready.fd)
+                os.close(ready.fd)
+                tell(answers, os.waitpid(pid, 0)[1])
+                os.close(answers)
+                continue
+            head, passed, _, _ = socket.recv_fds(channel, 8, len(STREAMS) + 1)
+            if not head:
+                os._exit(0)
+            text = b""
+            while len(text) < int.from_bytes(head, "big"):
+                text += channel.recv(int.from_bytes(head, "big") - len(text)) or os._exit(1)
+            *streams, answers = passed
+            pid = os.fork()
+            if pid == 0:
+                channel.close()
+                for descriptor in (answers, *ends, *(each for _, each in ends.values())):
+                    os.close(descriptor)
+                return {**json.loads(text), "streams": streams}
+            for stream in streams:
+                os.close(stream)
+            tell(answers, pid)
+            end = os.pidfd_open(pid)
+            ends[end] = pid, answers
+            waiting.register(end, selectors.EVENT_READ)
+
+
+def tell(answers: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+        os.write(answers, b"%d\n" % number)
 
 
 END: list[int] = []
@@ -291,11 +435,17 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as CHANNEL:
         for name in LOADED:
             importlib.import_module(name)
+        sys.modules["pydantic.type_adapter"].TypeAdapter(int)  # looks for plugins in all packages
+        sys.modules["assay.core.secrets.texts"].secrets_in(
+            "", "text"
+        )  # compiles its largest pattern
         threads = len(os.listdir("/proc/self/task"))
-        CHANNEL.sendall(
-            b"ready\n" if threads == 1 else b"importing torch started %d threads\n" % (threads - 1)
-        )
-        # so that the collector of a forked process does not touch, and copy, all that is shared
+        print("ready" if threads == 1 else f"importing torch started {threads - 1} threads")
+        sys.stdout.flush()
+        # so that neither the collector of a forked process nor what torch takes apart at its end
+        # touches, and copies, all that is shared
         gc.freeze()
+        for finalizer in list(weakref.finalize._registry):
+            finalizer.atexit = False
         WORK = serve(CHANNEL)
     become(**WORK)  # the last line: what follows is the end of an interpreter, as of any other

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from warm_python import Run, run
+from warm_python import Begin, Process, Run, run
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -204,15 +203,15 @@ def commands(run: Run, toy: Path) -> Assay:
     return call
 
 
-def begun(toy: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """A command in the toy project, as a process that goes on."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "assay", *arguments],
-        cwd=toy,
-        env={**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture
+def begun(toy: Path, begin: Begin) -> Begin:
+    """Starts a command in the toy project as a process that goes on; its errors are read."""
+
+    def start(*arguments: str, **variables: str) -> Process:
+        own = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **variables}
+        return begin("-m", "assay", *arguments, folder=toy, variables=own, reads="stderr")
+
+    return start
 
 
 def wait_for(happened: Callable[[], object]) -> None:

@@ -25,6 +25,7 @@ from assay.config import open_config
 from assay.formats import run_file
 from flow.conftest import CONFIG, SRC
 from flow.test_train import last_digest, only_run
+from warm_python import Begin
 
 pytestmark = pytest.mark.slow
 
@@ -63,26 +64,16 @@ def wait(training):
 """
 
 
-def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
+def killed_at(begin: Begin, toy: Path, batches: int, passes: int, *arguments: str) -> int:
     """Kill a run once `batches` points of its loss are on disk; return the exit code.
 
     It is killed after `passes` forward passes at the latest.
     """
     from assay.store.series import read_series
 
-    process = subprocess.Popen(
-        [sys.executable, "-m", "assay", *arguments],
-        cwd=toy,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(SRC),
-            "NO_COLOR": "1",
-            "SLOW": "0.01",
-            "HELD_AFTER": str(passes),
-        },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    slow = {"SLOW": "0.01", "HELD_AFTER": str(passes)}
+    own = {**os.environ, "PYTHONPATH": str(SRC), "NO_COLOR": "1", **slow}
+    process = begin("-m", "assay", *arguments, folder=toy, variables=own)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
         files = list(toy.glob("runs/*/metrics.bin"))
@@ -104,7 +95,7 @@ def killed_at(toy: Path, batches: int, passes: int, *arguments: str) -> int:
 @pytest.mark.row("F01")
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(
-    assay, toy: Path, accumulate: int
+    assay, begin: Begin, toy: Path, accumulate: int
 ) -> None:
     points = (toy / "points.py").read_text()
     slow = '        time.sleep(float(os.environ.get("SLOW", 0)))\n        x = self.points[i]\n'
@@ -125,7 +116,7 @@ def test_a_run_killed_anywhere_goes_on_to_the_same_bits_with_any_workers(
     for workers in (0, 2):
         at = pick.randrange(4, 30)
         given = ["run", "toy.toml", more, f"data.train.workers={workers}"]
-        assert killed_at(toy, at, 31 * accumulate, *given) == -signal.SIGKILL
+        assert killed_at(begin, toy, at, 31 * accumulate, *given) == -signal.SIGKILL
         run = only_run(toy)
         # The workers of the rest are others than those of the beginning: they change nothing.
         resumed = assay("resume", "last", f"data.train.workers={2 - workers}")

@@ -18,7 +18,8 @@ from assay.jobs.devices import choose_slots
 from assay.jobs.isolated_process import CrashError, IsolatedRunError
 from assay.store.device_leases import holder_of
 from assay.store.job_journal import JobJournal
-from flow.conftest import begun, wait_for
+from flow.conftest import wait_for
+from warm_python import Begin
 
 pytestmark = pytest.mark.thorough
 
@@ -159,9 +160,9 @@ def test_runs_on_the_cpu_do_not_wait_for_another_command(
 
 
 def test_who_holds_the_device_is_named_by_its_run_and_no_wait_ends(
-    assay, three: list[str], toy: Path
+    assay, begun: Begin, three: list[str], toy: Path
 ) -> None:
-    holder = begun(toy, "run", "toy.toml", "train.epochs=100000", "--isolate", "--device", "cuda:0")
+    holder = begun("run", "toy.toml", "train.epochs=100000", "--isolate", "--device", "cuda:0")
     try:
         wait_for(lambda: list(toy.glob("runs/*/lease.json")))
         (run,) = (toy / "runs").iterdir()

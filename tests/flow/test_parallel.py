@@ -18,8 +18,9 @@ import torch
 import assay as assay_package
 from assay.formats import run_file
 from assay.store.series import read_series
-from flow.conftest import PLAIN, SRC, as_it_was, begun, wait_for
+from flow.conftest import PLAIN, SRC, as_it_was, wait_for
 from flow.test_train import last_digest, only_run
+from warm_python import Begin
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shy")]
 
@@ -290,9 +291,9 @@ def test_a_machine_that_is_lost_for_good_leaves_a_run_that_goes_on_with_the_othe
 
 @pytest.mark.thorough
 def test_a_signal_to_the_run_stops_all_processes_after_one_step_with_a_checkpoint(
-    assay, toy: Path, whole: Whole
+    assay, begun: Begin, toy: Path, whole: Whole
 ) -> None:
-    running = begun(toy, "run", "toy.toml", "--nproc", "2", SLOW="0.1")
+    running = begun("run", "toy.toml", "--nproc", "2", SLOW="0.1")
     wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
@@ -348,8 +349,10 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
 
 
 @pytest.mark.thorough
-def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy: Path) -> None:
-    running = begun(toy, "run", "toy.toml", "--nproc", "2", "train.epochs=400", SLOW="0.02")
+def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(
+    begun: Begin, toy: Path
+) -> None:
+    running = begun("run", "toy.toml", "--nproc", "2", "train.epochs=400", SLOW="0.02")
     wait_for(lambda: list(toy.glob("runs/*/checkpoints/step-*")))
     workers = psutil.Process(running.pid).children(recursive=True)
 
@@ -363,7 +366,7 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(toy:
 
 @pytest.mark.thorough
 def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits(
-    toy: Path, whole: Whole
+    begun: Begin, toy: Path, whole: Whole
 ) -> None:
     port = _free_port()
     typed = [
@@ -378,8 +381,8 @@ def test_two_machines_of_one_run_start_again_together_and_end_with_the_same_bits
     ]
     typed += ["--max-restarts", "2"]
 
-    both = [begun(toy, *typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
-    told = [each.communicate(timeout=110)[1] for each in both]
+    both = [begun(*typed, "--node-rank", str(rank), KILL_AT="50") for rank in range(2)]
+    told = [each.communicate(timeout=400)[1] for each in both]
 
     assert [each.returncode for each in both] == [0, 0], "\n".join(told)
     assert sum("finished" in text for text in told) == 1

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.engine_state import capture
 from engine.toys import engine, loader, net, same_bits, supervised
+from warm_python import Begin, Run
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -200,7 +199,7 @@ def test_copies_are_what_was_and_their_memory_is_used_again() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_python_ends_when_the_last_checkpoint_is_on_disk(tmp_path: Path) -> None:
+def test_python_ends_when_the_last_checkpoint_is_on_disk(tmp_path: Path, warm: Run) -> None:
     program = """
 import sys, time, torch
 from assay.engine import Saver
@@ -210,7 +209,7 @@ background = Background("save")
 write = Saver(sys.argv[1]).prepare({"model": torch.ones(1000)}, Where(step=1))
 background.submit(lambda: (time.sleep(0.5), write()))
 """
-    run_program(program, tmp_path)
+    run_program(warm, program, tmp_path)
 
     assert torch.equal(Saver(tmp_path).load()["model"], torch.ones(1000))
 
@@ -220,7 +219,9 @@ background.submit(lambda: (time.sleep(0.5), write()))
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_full_disk_keeps_the_last_good_one_and_the_training_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_last_good_one_and_the_training_goes_on(
+    tmp_path: Path, warm: Run
+) -> None:
     program = """
 import resource, sys, torch
 from assay.core.facts import Saved, Warned
@@ -243,7 +244,7 @@ told = [(type(fact).__name__, fact.step) for fact in recorder.facts]
 print(state.step, told)
 print([fact.message for fact in recorder.facts if isinstance(fact, Warned)][0])
 """
-    out = run_program(program, tmp_path).splitlines()
+    out = run_program(warm, program, tmp_path).splitlines()
 
     told = [
         ("Saved", 1),
@@ -289,11 +290,12 @@ runs.run()
 @pytest.mark.thorough
 @pytest.mark.row("C39")
 def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
-    tmp_path: Path,
+    begin: Begin, tmp_path: Path
 ) -> None:
     chance, reached, torn = random.Random(5), 0, 0
     for _ in range(8):
-        process = start_program(ENDLESS, tmp_path)
+        given = ("-c", ENDLESS, str(tmp_path))
+        process = begin(*given, folder=tmp_path, variables=own_variables(), reads="stdout")
         assert process.stdout is not None
         try:
             for _ in range(chance.randrange(3, 12)):
@@ -319,18 +321,15 @@ def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
     assert reached > 20
 
 
-def start_program(program: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True
-    )
+def run_program(warm: Run, program: str, *arguments: object) -> str:
+    given = ["-c", program, *map(str, arguments)]
+    done = warm(given, folder=Path.cwd(), variables=own_variables())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def run_program(program: str, *arguments: object) -> str:
-    process = start_program(program, *arguments)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 0
-    return out
+def own_variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SRC)}
 
 
 def test_a_job_is_done_even_if_its_thread_was_interrupted_as_it_began(

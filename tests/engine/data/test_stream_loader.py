@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -22,6 +20,7 @@ from assay.engine.data import streams
 from assay.engine.data.map_style import SequenceWrapper
 from assay.engine.data.stream_loader import StreamLoader
 from assay.engine.data.streams import Stream
+from warm_python import Begin
 
 SRC = Path(__file__).resolve().parents[3] / "src"
 
@@ -95,11 +94,13 @@ def test_workers_together_give_each_item_once(workers: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.row("A69")
-def test_workers_of_two_processes_together_give_each_item_once(tmp_path: Path) -> None:
+def test_workers_of_two_processes_together_give_each_item_once(
+    tmp_path: Path, begin: Begin
+) -> None:
     script = f"""
 import sys, json, torch.distributed as dist
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_stream_loader import rows, seen
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from engine.data.test_stream_loader import rows, seen
 from assay.engine.data.stream_loader import StreamLoader
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
@@ -113,12 +114,7 @@ dist.destroy_process_group()
 """
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(rank)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        begin("-c", script, str(rank), folder=tmp_path, variables=environment, reads="stdout")
         for rank in (0, 1)
     ]
     outputs = [process.communicate(timeout=120)[0] for process in processes]

@@ -35,15 +35,14 @@ def answers(
 ) -> list[Any]:
     """Return what `python PATH FOLDER RANK RANKS CASES` left in FOLDER/RANK.json, for each rank.
 
-    The first two ranks are forked with torch at hand, each with a seed of hashes of its own.
+    The ranks are forked with torch at hand, in turn with one of two seeds of hashes.
     """
 
     variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
 
     def run(rank: int) -> str:
-        start = warm if rank < warm_python.AT_ONCE else warm_python.run
         arguments = [str(path), str(folder), str(rank), str(ranks), *cases]
-        done = start(arguments, folder=Path.cwd(), variables=variables)
+        done = warm(arguments, folder=Path.cwd(), variables=variables)
         return "" if done.returncode == 0 else done.stderr or f"ended with {done.returncode}"
 
     with ThreadPoolExecutor(ranks) as pool:

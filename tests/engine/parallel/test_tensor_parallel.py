@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import runpy
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,8 @@ from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
 from assay.engine.parallel.tensor_parallel import check_plan, plan_of
+from engine.parallel.launching import answers
+from warm_python import Run
 
 
 class Told(nn.Module):
@@ -204,22 +203,12 @@ def test_the_plan_that_a_model_of_transformers_carries_is_used() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path) -> None:
+def test_divided_models_compute_what_they_do_as_a_whole(tmp_path: Path, warm: Run) -> None:
     script = Path(__file__).with_name("models.py")
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path), str(rank), "2"],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [each.communicate(timeout=110)[1] for each in running]
-    assert not any(each.returncode for each in running), "\n".join(told)
+    results_of = answers(script, tmp_path, 2, warm=warm)
     models = runpy.run_path(str(script))
 
-    for rank in range(2):
-        results = json.loads((tmp_path / f"{rank}.json").read_text())
+    for results in results_of:
         assert results.keys() == models["CASES"].keys()
         for name, case in models["CASES"].items():
             expected = models["found"](*case, None)
