@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 import types
 from collections.abc import Iterator, Mapping
@@ -34,9 +35,14 @@ class Handover:
 
 def handover(function: types.FunctionType) -> Handover | None:
     """Return the call that takes the `**kwargs` of `function`; None if its source does not tell."""
+    code = function.__code__
     try:
-        # Of the code: of a function that wraps another one, inspect reads the other one.
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
+        # `inspect.getsource` would read the function that this one wraps; and given the code, it
+        # resolves the file of every loaded module to find the one of this code.
+        linecache.checkcache(code.co_filename)
+        lines = linecache.getlines(code.co_filename, function.__globals__)
+        block = inspect.getblock(lines[code.co_firstlineno - 1 :])
+        tree = ast.parse(textwrap.dedent("".join(block)))
     except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
         return None
     made = tree.body[0] if len(tree.body) == 1 else None
