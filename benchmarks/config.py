@@ -170,7 +170,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         begun = perf_counter()
-        sizes = (1_000, 3_000) if asked.quick else (1_000, 10_000, 100_000)
+        sizes = (1_000, 1_500) if asked.quick else (1_000, 10_000, 100_000)
         figures = [
             *cold(folder, 1 if asked.quick else 11),
             *warm(folder, sizes, 1 if asked.quick else 5),

@@ -136,7 +136,7 @@ EARLY = 0.2
 def main(argv: Sequence[str] | None = None) -> int:
     """Kill, start again, compare; 1 when anything differs."""
     given = options("whether runs that are killed again and again end with the same bits", argv)
-    kills = 10 if given.quick else 200
+    kills = KILLS_A_TRIAL if given.quick else 200
     for name in USED:
         importlib.import_module(name)
     gc.freeze()  # what is shared with the forked processes stays shared

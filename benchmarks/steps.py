@@ -329,7 +329,7 @@ def main() -> None:
         figures = loops_on(asked.device, *((100, 1) if asked.quick else (500, 9)))
         show("steps: the host of a GPU", figures, where, as_json=asked.as_json)
         return
-    processes, steps, rounds, calls = (1, 300, 2, 20_000) if asked.quick else (5, 500, 15, 500_000)
+    processes, steps, rounds, calls = (1, 100, 1, 5_000) if asked.quick else (5, 500, 15, 500_000)
     figures = over_processes(processes, in_a_process_of_its_own, steps, rounds)
     settle()
     for metrics in (1, 20):

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +25,8 @@ def main() -> None:
         sys.exit("error: a release is built from a commit: commit what has changed, or put it away")
     with tempfile.TemporaryDirectory(prefix="assay-release-") as place:
         first, second = Path(place, "one"), Path(place, "another place")
-        build(first, 0o022)
-        build(second, 0o077)
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(build, (first, second), (0o022, 0o077)))
         deliver(first / "dist", second / "dist", ROOT / "dist")
 
 
@@ -35,17 +36,13 @@ def build(folder: Path, umask: int) -> None:
     source = folder / "source"
     output("git", "archive", "HEAD", "--output", str(folder / "source.tar"))
     shutil.unpack_archive(folder / "source.tar", source, filter="data")
-    before = os.umask(umask)
-    os.environ["SOURCE_DATE_EPOCH"] = output("git", "log", "-1", "--format=%ct")
-    try:
-        (source / "frontend" / "node_modules").symlink_to(ROOT / "frontend" / "node_modules")
-        page = [sys.executable, str(ROOT / "dev"), "npm", "run", "--silent", "build"]
-        subprocess.run(page, cwd=source / "frontend", check=True)
-        kinds = ("--target", "sdist", "--target", "wheel", "--directory", str(folder / "dist"))
-        hatchling = [sys.executable, "-m", "hatchling", "build", *kinds]
-        subprocess.run(hatchling, cwd=source, check=True)
-    finally:
-        os.umask(before)
+    variables = {**os.environ, "SOURCE_DATE_EPOCH": output("git", "log", "-1", "--format=%ct")}
+    (source / "frontend" / "node_modules").symlink_to(ROOT / "frontend" / "node_modules")
+    page = [sys.executable, str(ROOT / "dev"), "npm", "run", "--silent", "build"]
+    subprocess.run(page, cwd=source / "frontend", env=variables, umask=umask, check=True)
+    kinds = ("--target", "sdist", "--target", "wheel", "--directory", str(folder / "dist"))
+    hatchling = [sys.executable, "-m", "hatchling", "build", *kinds]
+    subprocess.run(hatchling, cwd=source, env=variables, umask=umask, check=True)
 
 
 def deliver(first: Path, second: Path, dist: Path) -> None:
