@@ -180,11 +180,12 @@ def test_everything_that_assay_offers_is_either_listed_or_refused_with_a_reason(
         f"{package}.{name}" for package, names in own_targets.ALLOWED.items() for name in names
     }
 
-    for target in listed:
-        assert owner_of(resolve(target, user_dirs=[project]), user_dirs=[]) == "assay"
-    for target in own_targets.NEVER:
-        with pytest.raises(TargetError, match=target):
-            resolve(target, user_dirs=[project])
+    with user_code([project]):
+        for target in listed:
+            assert owner_of(resolve(target, user_dirs=[project]), user_dirs=[]) == "assay"
+        for target in own_targets.NEVER:
+            with pytest.raises(TargetError, match=target):
+                resolve(target, user_dirs=[project])
 
     assert offered.keys() - listed - own_targets.NEVER.keys() == set()
     assert own_targets.NEVER.keys() - offered.keys() == set()

@@ -159,8 +159,9 @@ def test_a_value_that_is_learnt_is_no_word_that_ordinary_texts_have() -> None:
 def test_learning_ends_before_it_makes_every_text_slow() -> None:
     secrets = Secrets()
 
-    for number in range(1200):
-        secrets.clean(f"password={number:04d}-a1b2c3d4")
+    for first in range(0, 1200, 100):
+        lines = [f"password={number:04d}-a1b2c3d4" for number in range(first, first + 100)]
+        secrets.clean("\n".join(lines))
 
     assert len(secrets.values) == 1000
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import psutil
@@ -13,8 +12,9 @@ import pytest
 from assay.core.facts import Ended
 from assay.formats import run_file
 from assay.formats.event_log import read_events
-from flow.conftest import Assay, begun, wait_for
+from flow.conftest import Assay, wait_for
 from flow.test_train import last_digest, only_run
+from warm_python import Begin, Process
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def odd(toy: Path) -> Path:
     return toy
 
 
-def ranks_of(running: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+def ranks_of(running: Process) -> dict[int, psutil.Process]:
     """The rank processes of a launcher, by rank."""
     found = {}
     for child in psutil.Process(running.pid).children(recursive=True):
@@ -154,8 +154,8 @@ def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(
 
 
 @pytest.mark.thorough
-def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(odd: Path) -> None:
-    running = begun(odd, "run", "toy.toml", "--nproc", "2", ODD="hang", AT="6")
+def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(begun: Begin, odd: Path) -> None:
+    running = begun("run", "toy.toml", "--nproc", "2", ODD="hang", AT="6")
     wait_for((odd / "hanging").exists)
     ranks = ranks_of(running)
 
@@ -191,9 +191,8 @@ def test_a_hang_of_a_run_that_may_be_restarted_is_gone_over(assay: Assay, odd: P
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_step(
-    rank: str, assay: Assay, toy: Path
+    assay: Assay, toy: Path
 ) -> None:
     points = (toy / "points.py").read_text()
     at = 'int(os.environ.get("DIE_AT", 0))'
@@ -207,29 +206,30 @@ def test_a_loader_worker_that_hangs_on_any_rank_leaves_a_checkpoint_of_the_last_
     expected = last_digest(run)
     run.rename(toy.parent / "reference")
 
-    hung = assay(*given, DIE_ON=rank, DIE_AT="62", DIE_BY="SIGSTOP")
+    for rank in ("0", "1"):
+        hung = assay(*given, DIE_ON=rank, DIE_AT="62", DIE_BY="SIGSTOP")
 
-    assert hung.returncode == 1
-    assert re.search(r"loader worker \d of data\.train \(pid \d+\) has been at", hung.stderr)
-    run = only_run(toy)
-    steps = [int(each.name.removeprefix("step-")) for each in run.glob("checkpoints/step-*")]
-    assert max(steps) % 11 and max(steps) % 8, "of the last step, not of a period or an epoch"
-    assert assay("resume", "last", "--nproc", "2").returncode == 0
-    assert run_file.read(run).newest.from_step == max(steps)
-    assert last_digest(run) == expected
+        assert hung.returncode == 1
+        assert re.search(r"loader worker \d of data\.train \(pid \d+\) has been at", hung.stderr)
+        run = only_run(toy)
+        steps = [int(each.name.removeprefix("step-")) for each in run.glob("checkpoints/step-*")]
+        assert max(steps) % 11 and max(steps) % 8, "of the last step, not of a period or an epoch"
+        assert assay("resume", "last", "--nproc", "2").returncode == 0
+        assert run_file.read(run).newest.from_step == max(steps)
+        assert last_digest(run) == expected
+        run.rename(toy.parent / f"hung-{rank}")
 
 
 # -------------------------------------------------------------------------------------------------------------- signals
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
 def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
-    number: signal.Signals, rank: int, odd: Path
+    number: signal.Signals, rank: int, begun: Begin, odd: Path
 ) -> None:
     running = begun(
-        odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.05"
+        "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.05"
     )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
@@ -244,9 +244,11 @@ def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
 
 
 @pytest.mark.thorough
-def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path) -> None:
+def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(
+    begun: Begin, odd: Path
+) -> None:
     running = begun(
-        odd, "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.2"
+        "run", "toy.toml", "--nproc", "2", "train.epochs=400", ODD="hang", AT="0", SLOW="0.2"
     )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
@@ -263,9 +265,9 @@ def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(odd: Path)
 @pytest.mark.thorough
 @pytest.mark.parametrize("to_launcher", [True, False])
 def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_others(
-    to_launcher: bool, odd: Path
+    to_launcher: bool, begun: Begin, odd: Path
 ) -> None:
-    running = begun(odd, "run", "toy.toml", "--nproc", "2", ODD="never_build", AT="0")
+    running = begun("run", "toy.toml", "--nproc", "2", ODD="never_build", AT="0")
     wait_for(lambda: (odd / "blocked").exists() and (odd / "building").exists())
     ranks = ranks_of(running)
 

@@ -127,12 +127,9 @@ def test_the_points_of_a_sweep_run_one_after_another_and_the_rest_runs_though_on
         + "\n    def train(self, mode=True):\n        return super().train(mode)\n"
     )
 
-    ran = assay("run", "many.toml")
+    ran = assay("run", "many.toml", "--no-isolate")
 
-    assert (
-        ": 3 runs, each in an OS process of its own" in ran.stderr
-        and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
-    )
+    assert ": 3 runs" in ran.stderr and "[3/3] many.toml  optimizer.lr=0.001" in ran.stderr
     assert [run_file.read(run).newest.launch["point"] for run in runs(toy)] == ["1/3", "2/3", "3/3"]
     statuses = [run_file.read(run).status for run in runs(toy)]
     assert statuses[0] == statuses[2] == "finished"
@@ -506,7 +503,7 @@ def test_python_runs_the_same_variants_and_points_in_order(
     short(toy, "[variants.wide]\nmodel.width = 16\n[sweep]\nseed = [1, 2]\n")
     monkeypatch.chdir(toy)
 
-    results = house.run("many.toml", variant="all", no_file=True)
+    results = house.run("many.toml", variant="all", no_file=True, isolate=False)
 
     assert [
         (one.config.variant, one.config.point, one.status) for one in results if one.config
@@ -579,7 +576,10 @@ def test_a_config_that_is_wrong_or_not_there_is_a_result_among_the_others(three:
     Path("bad.toml").write_text("[modle]\n")
 
     results = house.run(
-        [three[0], "bad.toml", "not there.toml", three[2]], no_file=True, check=False
+        [three[0], "bad.toml", "not there.toml", three[2]],
+        no_file=True,
+        check=False,
+        isolate=False,
     )
 
     assert [(one.status, one.exit_code) for one in results] == [

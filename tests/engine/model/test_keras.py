@@ -43,7 +43,8 @@ def build_transformer_model(vocab_size=12, hidden_size=16, heads=2, depth=2, len
         attended = layers.MultiHeadAttention(
             heads, hidden_size // heads, name=f"{name}-MultiHeadSelfAttention"
         )(x, x)
-        attended = layers.Dropout(0.1, seed=seed, name=f"{name}-Dropout")(attended)
+        own = seed if i else None  # the first draws without a seed of its own
+        attended = layers.Dropout(0.1, seed=own, name=f"{name}-Dropout")(attended)
         x = layers.LayerNormalization(name=f"{name}-AttentionNorm")(x + attended)
         inner = layers.Dense(4 * hidden_size, activation="gelu", name=f"{name}-Inner")(x)
         outer = layers.Dense(hidden_size, name=f"{name}-Outer")(inner)
@@ -89,18 +90,18 @@ tag = "bert"
 seed = 1
 [model]
 type = "assay.engine.KerasModel"
-model = {{ type = "model.build_transformer_model"{dropout} }}
+model = { type = "model.build_transformer_model", seed = 3 }
 [data.train]
-source = {{ type = "model.Pairs", size = 64 }}
+source = { type = "model.Pairs", size = 64 }
 batch_size = 16
 shuffle = true
 [data.valid]
-source = {{ type = "model.Pairs", size = 32, seed = 1 }}
+source = { type = "model.Pairs", size = 32, seed = 1 }
 batch_size = 32
 [process]
 type = "assay.engine.Supervised"
-criterion = {{ type = "torch.nn.CrossEntropyLoss" }}
-metrics = {{ acc = {{ type = "assay.engine.Accuracy" }} }}
+criterion = { type = "torch.nn.CrossEntropyLoss" }
+metrics = { acc = { type = "assay.engine.Accuracy" } }
 [optimizer]
 type = "torch.optim.AdamW"
 lr = 0.003
@@ -141,11 +142,10 @@ def project(tmp_path: Path) -> Path:
 @needs_keras
 @pytest.mark.thorough
 @pytest.mark.row("B35")
-@pytest.mark.parametrize("dropout", ["", ", seed = 3"], ids=["dropout", "seeded dropout"])
-def test_a_bert_of_keras_is_trained_and_resumes_to_the_same_bits(
-    dropout: str, project: Path
+def test_a_bert_of_keras_with_and_without_a_seed_of_dropout_resumes_to_the_same_bits(
+    project: Path,
 ) -> None:
-    (project / "train.toml").write_text(CONFIG.format(dropout=dropout), encoding="utf-8")
+    (project / "train.toml").write_text(CONFIG, encoding="utf-8")
     run = ("-m", "assay", "run", "train.toml", "--device", "cpu")
 
     python(*run, folder=project)
