@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
+from google.protobuf import text_format  # type: ignore[import-untyped]
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
@@ -28,6 +30,7 @@ from assay.core.errors import AssayError, InputError, MissingExtraError
 from assay.engine.export import program as programs
 from assay.formats.onnx_model import load_onnxruntime
 from assay.query.run import RunView
+from assay.web.inference.served_model import ServedModel
 from examples import EXAMPLES
 from flow.conftest import Assay
 from web.model_server import serving
@@ -304,6 +307,34 @@ def test_onnx_equals_the_record_for_other_kinds_of_models(
     assert [each.name for each in result.schema.inputs] == inputs
     assert all(each.shape[0] == "batch" for each in result.schema.inputs)
     run_script(result.folder)
+
+
+def test_an_export_is_a_folder_of_a_model_repository_of_triton_and_is_served_here_too(
+    project: Path,
+) -> None:
+    place = importlib.util.find_spec("tritonclient")
+    assert place is not None and place.origin is not None
+    # Not by its package, which imports grpcio.
+    file = Path(place.origin).with_name("grpc") / "model_config_pb2.py"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", file)
+    assert spec is not None and spec.loader is not None
+    messages: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(messages)
+
+    result = leave(record_toy(project), triton=True)
+
+    folder = result.folder
+    assert folder is not None
+    config = messages.ModelConfig()
+    text_format.Parse((folder / "config.pbtxt").read_text(), config)
+    assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
+    (taken,), (given,) = config.input, config.output
+    assert (taken.name, taken.data_type) == ("x", messages.TYPE_FP32)
+    assert (given.name, list(given.dims)) == ("output", [-1, 2])
+    assert (folder / "1/model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
+    ServedModel.open(folder)
+    with pytest.raises(InputError, match="has ONNX models here"):
+        leave(record_toy(project), "torch-export", triton=True)
 
 
 @pytest.mark.thorough

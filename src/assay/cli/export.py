@@ -54,6 +54,9 @@ from assay.formats.json_codec import to_plain
 @click.option("--module", default="", metavar="NAME", help="Export this module of the model only.")
 @click.option("--static", is_flag=True, help="For batches of one size, that of the first.")
 @click.option(
+    "--triton", is_flag=True, help="Also config.pbtxt and 1/, as in a model repository of Triton."
+)
+@click.option(
     "--force",
     is_flag=True,
     help="Move away what is in DIR, and keep a model that is beyond the tolerance.",
@@ -85,7 +88,7 @@ def command(
     echo("\n".join(align_rows(rows)))
     names = [("", "record", "exported")] if certificate.recorded else []
     names += [
-        (name, number(value), _spell(certificate.exported.get(name)))
+        (name, number(value), certificate.exported_text(name))
         for name, value in certificate.recorded.items()
     ]
     if names:
@@ -103,7 +106,3 @@ def command(
     script = os.path.relpath(done.folder / "run_model.py")
     echo(f"run it: {shlex.join(['python', script])}")
     return 0
-
-
-def _spell(value: float | None) -> str:
-    return "not an output" if value is None else number(value)

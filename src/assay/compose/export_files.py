@@ -1,16 +1,17 @@
-"""Texts beside an exported model: its README, and a script that runs it without assay."""
+"""Files beside an exported model: a script that runs it without assay, and Triton's layout."""
 
 from __future__ import annotations
 
 import keyword
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from assay.config.tree import Leaf, List, Node, Table
 from assay.core.code_places import is_of_user
-from assay.core.formatting import number
-from assay.formats.export_folder import ExportCertificate, ExportSchema, Target
+from assay.core.errors import InputError
+from assay.formats.export_folder import DATATYPES, ExportSchema, Target
 
 
 def script_of(schema: ExportSchema, target: Target, construction: str = "") -> str:
@@ -37,70 +38,24 @@ def construction_of(node: Node, part: str, arguments: str) -> str:
     return "\n".join([*lines, _MADE.format(model=made, arguments=arguments)]) + _COMPARE.format()
 
 
-def readme_of(
-    certificate: ExportCertificate,
-    schema: ExportSchema,
-    *,
-    title: str,
-    config_hash: str,
-    why: str,
-    hooks: Sequence[str] = (),
-) -> str:
-    """Return the README of an exported model; `hooks` of its process are part of it."""
-    rows = [
-        ("run", f"`{certificate.run}`"),
-        ("checkpoint", f"`{certificate.checkpoint}`{f': {why}' if why else ''}"),
-        ("weights", f"`{certificate.weights}`" if certificate.weights else ""),
-        ("config", f"[config.toml](config.toml), `{config_hash}`"),
-        *(("file", f"`{name}`, sha256 `{digest}`") for name, digest in certificate.files.items()),
-    ]
-    metrics = [
-        f"| {name} | {number(value)} | {_spell_exported(certificate, name)} |"
-        for name, value in certificate.recorded.items()
-    ]
-    return "\n".join(
-        [
-            f"# {title}",
-            "",
-            f"A model of assay, exported to {certificate.target}. `python run_model.py` runs it on"
-            " the batch in `example.safetensors`; it does not need assay.",
-            "",
-            "| | |",
-            "| --- | --- |",
-            *(f"| {name} | {text} |" for name, text in rows if text),
-            "",
-            "## Inputs and outputs",
-            "",
-            "| | name | dtype and shape |",
-            "| --- | --- | --- |",
-            *(f"| input | `{each.name}` | {each.text} |" for each in schema.inputs),
-            *(f"| output | `{each.name}` | {each.text} |" for each in schema.outputs),
-            "",
-            "The model is in evaluation mode and in fp32."
-            f"{_spell_hooks(hooks)} What else the data and the process did before and after it is"
-            " not part of it. `schema.json` has the same for programs.",
-            "",
-            "## Certificate",
-            "",
-            f"{'Within' if certificate.is_within else 'NOT within'} its tolerance:"
-            f" {certificate.text}. `certificate.json` has it for programs.",
-            "",
-            *([*_METRICS_HEAD, *metrics, ""] if metrics else []),
-        ]
-    )
+def write_triton(folder: Path, schema: ExportSchema, files: Sequence[Path]) -> None:
+    """Make the folder one of a model repository of Triton: `config.pbtxt`, and the model in `1/`.
 
-
-def _spell_hooks(hooks: Sequence[str]) -> str:
-    named = " and ".join(f"`{name}`" for name in hooks)
-    return f" With {named} of its process." if hooks else ""
-
-
-_METRICS_HEAD = ("| metric | record | exported |", "| --- | --- | --- |")
-
-
-def _spell_exported(certificate: ExportCertificate, name: str) -> str:
-    value = certificate.exported.get(name)
-    return "not an output" if value is None else number(value)
+    InputError for a dtype that Triton has no name for.
+    """
+    lines = ['backend: "onnxruntime"', "max_batch_size: 0  # dims begin with the batch"]
+    for side, tensors in (("input", schema.inputs), ("output", schema.outputs)):
+        for each in tensors:
+            if each.dtype not in DATATYPES:
+                what = f"`{each.name}` is {each.dtype}, which Triton does not take."
+                raise InputError(what, fix="let the model take and give float32")
+            dims = ", ".join("-1" if isinstance(n, str) else str(n) for n in each.shape)
+            facts = f'name: "{each.name}" data_type: TYPE_{DATATYPES[each.dtype]} dims: [{dims}]'
+            lines.append(f"{side} [{{ {facts} }}]")
+    (folder / "config.pbtxt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "1").mkdir()
+    for file in files:
+        shutil.copyfile(file, folder / "1" / file.name)
 
 
 def _expression(node: Node, imports: dict[str, None]) -> str:

@@ -13,7 +13,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from assay.compose.export_files import construction_of, modules_of_user, readme_of, script_of
+from assay.compose.export_files import (
+    construction_of,
+    modules_of_user,
+    script_of,
+    write_triton,
+)
 from assay.compose.launch import Launch
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import evaluation_plan, make_process
@@ -67,7 +72,8 @@ class ExportRequest:
 
     `part` is a module of the model, "" for all of it; `split` those data, "" for the evaluated
     ones; `batches` the first so many of them, 0 for all. With `static` the model takes batches of
-    one size. `force` keeps a model beyond the tolerance, and moves away what is in the folder.
+    one size; with `triton` the folder is one of a model repository of Triton, too. `force` keeps a
+    model beyond the tolerance, and moves away what is in the folder.
     """
 
     target: Target = "onnx"
@@ -76,6 +82,7 @@ class ExportRequest:
     batches: int = 0
     tolerance: float = TOLERANCE
     static: bool = False
+    triton: bool = False
     force: bool = False
 
 
@@ -114,6 +121,8 @@ def export(
         raise InputError(
             f"There is no export to {wanted.target!r}.", fix=choose(wanted.target, TARGETS, "--to")
         )
+    if wanted.triton and wanted.target != "onnx":
+        raise InputError("A repository of Triton has ONNX models here.", fix="--to onnx --triton")
     if is_config(address):
         raise InputError(
             f"{address} is a config, and an export takes a run.",
@@ -139,6 +148,8 @@ def export(
             return result
         with explain_disk_errors(place, _WHAT):
             exporting.write_rest(output.scratch, interface, schema, certificate, tell)
+            if wanted.triton:
+                write_triton(output.scratch, schema, files)
             moved = output.put_in_place()
     return replace(result, folder=place, moved=moved)
 
@@ -277,28 +288,21 @@ class _Exporting:
         """Write what lies beside the model."""
         from safetensors.torch import save
 
-        from assay.report.model_card import card_metadata  # numpy: a check of a config has none
+        from assay.report.model_card import (
+            make_export_readme,
+        )  # numpy: a check of a config has none
 
         batch = {f"input.{name}": tensor for name, tensor in interface.example.items()}
         batch |= {f"output.{name}": tensor for name, tensor in interface.expected.items()}
         view = self.view
-        readme = readme_of(
+        readme = make_export_readme(
+            view,
+            project_here(),
             certificate,
             schema,
-            title=f"{view.tag or view.id}, {certificate.target}",
-            config_hash=view.file.newest.config_hash,
+            step=self.weights.step,
             why=self.weights.why,
             hooks=interface.hooks.names,
-        )
-        readme = (
-            card_metadata(
-                view,
-                project_here(),
-                certificate.target,
-                checkpoint=certificate.checkpoint,
-                step=self.weights.step,
-            )
-            + readme
         )
         texts = {
             SCHEMA: dumps(schema, indent=2) + "\n",

@@ -21,6 +21,14 @@ SCHEMA, CERTIFICATE, EXAMPLE = "schema.json", "certificate.json", "example.safet
 BATCH = "batch"
 """Name of the axis of the samples."""
 
+_BITS = (8, 16, 32, 64)
+DATATYPES = {
+    **{f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint") for bits in _BITS},
+    **{f"float{bits}": f"FP{bits}" for bits in _BITS[1:]},
+    "bool": "BOOL",
+}
+"""Names of dtypes in the Open Inference Protocol, and behind TYPE_ in Triton's."""
+
 Target = Literal["onnx", "torch-export", "safetensors"]
 """Format of an exported model."""
 
@@ -104,6 +112,11 @@ class ExportCertificate:
         """Data that both models were compared on."""
         samples = f"{self.samples:,} samples of {self.split}"
         return f"compared on {samples}" if self.is_whole else f"compared on {samples}, not on all"
+
+    def exported_text(self, metric: str) -> str:
+        """Return a metric of the exported model, which may not give what it is of."""
+        value = self.exported.get(metric)
+        return "not an output" if value is None else number(value)
 
     @property
     def digest(self) -> str:

@@ -147,7 +147,7 @@ shows each (docs/decisions/0052).
 """
 
 _GRAY = "#767676"  # readable on white and on black
-_BUCKETS = 200
+_RANGES = 200
 _TICKS = 5
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 252, 64, 36
 
@@ -209,7 +209,7 @@ class CurveDrawing:
 
 
 def _drawing(curves: Mapping[str, DrawnCurve], axis: str) -> str:
-    thin = {name: _keep_extremes(curve) for name, curve in curves.items()}
+    thin = {name: keep_extremes(curve, _RANGES) for name, curve in curves.items()}
     xs = [float(x) for curve in thin.values() for x in curve.xs]
     ys = [y for curve in thin.values() for y in _heights(curve)]
     top = 12.0 + 16 * len(thin)  # below the names
@@ -251,18 +251,19 @@ def _heights(curve: DrawnCurve) -> list[float]:
     return [float(y) for each in ends for y in each if math.isfinite(y)]
 
 
-def _keep_extremes(curve: DrawnCurve) -> DrawnCurve:
-    """Return a curve of many points as the extremes of each of 200 ranges: no spike is lost."""
-    if len(curve.xs) <= 4 * _BUCKETS or curve.band is not None:
+def keep_extremes(curve: DrawnCurve, ranges: int) -> DrawnCurve:
+    """Return a curve of many points as the extremes of each of its ranges: no spike is lost."""
+    if len(curve.xs) <= 4 * ranges:
         return curve
     import numpy as np  # here: a terminal draws without
 
-    parts = np.array_split(np.arange(len(curve.xs)), _BUCKETS)
+    parts = np.array_split(np.arange(len(curve.xs)), ranges)
     known = [part[np.isfinite(curve.ys[part])] for part in parts]
     ends = [(np.argmin(curve.ys[part]), np.argmax(curve.ys[part])) for part in known if len(part)]
     places = [p[i] for p, pair in zip(filter(len, known), ends, strict=True) for i in pair]
     kept = np.unique(np.array([0, *places, len(curve.xs) - 1]))
-    return DrawnCurve(curve.xs[kept], curve.ys[kept])
+    band = None if curve.band is None else curve.band[kept]
+    return DrawnCurve(curve.xs[kept], curve.ys[kept], band)
 
 
 def _axes(

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from assay.core.errors import InputError, RecordError, choose, did_you_mean
 from assay.core.formatting import count, number
 from assay.query.catalog import Asked, Catalog
 from assay.query.columns import COLUMNS, Column
+from assay.query.drawing import DrawnCurve, keep_extremes
 from assay.query.find import select_runs
 from assay.query.groups import BY_CONFIG, Spread, choose_counted, compute_spread, count_values
 from assay.query.run import RunView
@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_ROWS = 60
 MOST_PANELS = 12
 _MOST_LABEL_KEYS = 4
-_BUCKETS = 2000
+_RANGES = 500
 _BINS = 64
 _AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, MOST_PANELS)}
 """Least and most keys beside the metric."""
@@ -216,13 +216,14 @@ def _label(names: Sequence[str], row: Mapping[str, Any]) -> str:
     last = [name.rpartition(".")[2] for name in names]
     parts = []
     for name, short in zip(names, last, strict=True):
-        text = _spell(row.get(name))
+        text = spell_value(row.get(name))
         shown = short if last.count(short) == 1 else name
         parts.append(text if name == "tag" else f"{shown}={text}")
     return ", ".join(parts)
 
 
-def _spell(value: Any) -> str:
+def spell_value(value: Any) -> str:
+    """Return a value as labels and axes show it."""
     if value is None:
         return "-"
     return number(value) if isinstance(value, float) else str(value)
@@ -280,18 +281,25 @@ def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
             curves = {view.id: view.metric(metric) for view in views if metric in view.metrics}
             left_out |= chosen.leave_out(group, curves, metric)
             if curves:
-                axis, values = _merge_curves(curves)
+                axis, merged = _merge_curves(curves)
                 axes[axis] = None
+                line = keep_extremes(merged, _RANGES)
+                columns = {"x": line.xs, "y": line.ys, "band": line.band}
+                values = {
+                    name: each.astype(float).tolist()
+                    for name, each in columns.items()
+                    if each is not None
+                }
                 items.append(chosen.item(group, curves, values))
         panels.append(Panel(title=metric, axes=tuple(axes), items=tuple(items), left_out=left_out))
     return panels
 
 
-def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, dict[str, list[float]]]:
+def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
     """Return the x axis of curves, and their mean and deviation where all of them have a point."""
     first, *others = curves.values()
     if not others:
-        return first.axis or "step", _thin({"x": first.xs, "y": first.values})
+        return first.axis or "step", DrawnCurve(first.xs, first.values)
     places = [_last_places(each) for each in curves.values()]
     steps = sorted(set.intersection(*map(set, places)))
     if not steps:
@@ -307,23 +315,12 @@ def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, dict[str, list[flo
     with np.errstate(invalid="ignore"):  # of inf
         mean, band = values.mean(axis=0), values.std(axis=0, ddof=1)
     axis = first.axis if is_shared else ""
-    return axis or "step", _thin({"x": xs if axis else np.array(steps), "y": mean, "band": band})
+    return axis or "step", DrawnCurve(xs if axis else np.array(steps), mean, band)
 
 
 def _last_places(curve: Series) -> dict[int, int]:
     """Return the place of the last point at each step."""
     return {step: place for place, step in enumerate(curve.steps.tolist())}
-
-
-def _thin(columns: Mapping[str, NDArray[Any]]) -> dict[str, list[float]]:
-    """Return the points of a line that are drawn: the extremes of each range, so spikes stay."""
-    ys = columns["y"]
-    keep: Any = slice(None)
-    if len(ys) > _BUCKETS:
-        parts = np.array_split(np.arange(len(ys)), _BUCKETS // 2)
-        extremes = [part[find(ys[part])] for part in parts for find in (np.argmin, np.argmax)]
-        keep = np.unique([0, *extremes, len(ys) - 1])
-    return {name: values[keep].astype(float).tolist() for name, values in columns.items()}
 
 
 # ------------------------------------------------------------------------------- values of columns
@@ -390,12 +387,12 @@ def _coordinate(cell: Any, name: str, run: str, is_number: bool) -> Any:
     value = cell.mean if isinstance(cell, Spread) else cell
     if is_number:
         return _number(value, name, run, f"`assay figure bars --by {name}` compares its values")
-    return value if isinstance(value, int | float | str) else _spell(value)
+    return value if isinstance(value, int | float | str) else spell_value(value)
 
 
 def _number(value: Any, name: str, run: str, fix: str = "name a metric, or a number") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"`{name}` is no number in the run {run}: {_spell(value)}.", fix=fix)
+        raise InputError(f"`{name}` is no number in the run {run}: {spell_value(value)}.", fix=fix)
     return float(value)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.errors import InputError, MissingExtraError, choose
-from assay.core.formatting import count, number
+from assay.core.formatting import count
 from assay.core.terminal import elide, visible
 from assay.query.drawing import COLORS
 from assay.query.groups import Spread
@@ -22,6 +22,7 @@ from assay.report.figure_data import (
     FigureRequest,
     Panel,
     refuse_many,
+    spell_value,
 )
 from assay.store.cells import in_order
 
@@ -264,7 +265,7 @@ def _place(values: Sequence[Any], *, is_log: bool) -> tuple[list[float], list[tu
         heights = [math.log(each) if is_log and distinct[0] > 0 else each for each in distinct]
     low, span = heights[0], (heights[-1] - heights[0]) or 1.0
     placed = {each: (at - low) / span for each, at in zip(distinct, heights, strict=True)}
-    ticks = [(height, _spell(each)) for each, height in placed.items()]
+    ticks = [(height, spell_value(each)) for each, height in placed.items()]
     return [placed[value] for value in values], ticks if len(ticks) <= 6 else [ticks[0], ticks[-1]]
 
 
@@ -307,7 +308,7 @@ def _draw_matrix(
     """
     least = None if most is None else 0.0
     image = axes.imshow(values, cmap=_COLORMAP, aspect="auto", vmin=least, vmax=most)
-    across, down = ([_text(_spell(value), 12) for value in side] for side in sides)
+    across, down = ([_text(spell_value(value), 12) for value in side] for side in sides)
     axes.set_xticks(range(len(across)), across, rotation=90 if sum(map(len, across)) > 30 else 0)
     axes.set_yticks(range(len(down)), down)
     axes.tick_params(length=0)
@@ -347,10 +348,6 @@ _DRAWINGS = {
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
     return in_order((value, value) for value in dict.fromkeys(values))
-
-
-def _spell(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def describe_item(item: FigureItem) -> str:

@@ -11,10 +11,20 @@ from pathlib import Path
 
 from assay.core.errors import AssayError
 from assay.core.facts import Evaluated
+from assay.core.formatting import number
+from assay.formats.export_folder import ExportCertificate, ExportSchema
 from assay.formats.json_codec import dumps
 from assay.query.find import find_run
 from assay.query.run import RunView
-from assay.report.document import DocumentSection, Listing, Prose
+from assay.report.document import (
+    Cell,
+    CellGrid,
+    DocumentSection,
+    Listing,
+    Prose,
+    ReportDocument,
+    WebLink,
+)
 from assay.report.run_report import find_tests, report_run
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project
@@ -37,6 +47,67 @@ def make_card(view: RunView, project: Project) -> str:
     rest = [each for each in report.sections if each.title in _SECTIONS]
     card = replace(report, sections=(*purpose, use, limits, *rest))
     return card_metadata(view, project) + card.to_markdown()
+
+
+def make_export_readme(
+    view: RunView,
+    project: Project,
+    certificate: ExportCertificate,
+    schema: ExportSchema,
+    *,
+    step: int,
+    why: str,
+    hooks: Sequence[str],
+) -> str:
+    """Return the README of an exported model, of weights of `step`, with `hooks` of its process.
+
+    It is the metadata of a card, then what the model takes and gives, and its certificate.
+    """
+    facts: list[tuple[Cell, ...]] = [
+        ("run", certificate.run),
+        ("checkpoint", f"{certificate.checkpoint}{f': {why}' if why else ''}"),
+        ("weights", certificate.weights),
+        ("config", WebLink("config.toml", "config.toml")),
+        ("hash of the config", view.file.newest.config_hash),
+        *((name, f"sha256 {digest}") for name, digest in certificate.files.items()),
+    ]
+    sides = {"input": schema.inputs, "output": schema.outputs}
+    tensors = [(side, it.name, it.text) for side, found in sides.items() for it in found]
+    metrics = [
+        (name, number(value), certificate.exported_text(name))
+        for name, value in certificate.recorded.items()
+    ]
+    use = (
+        f"A model of assay, exported to {certificate.target}. `python run_model.py` runs it on the"
+        " batch in `example.safetensors`; it does not need assay."
+    )
+    named = " and ".join(f"`{name}`" for name in hooks)
+    kept = f" With {named} of its process." if hooks else ""
+    mode = (
+        f"The model is in evaluation mode and in fp32.{kept} What else the data and the process did"
+        " before and after it is not part of it. `schema.json` has the same for programs."
+    )
+    verdict = (
+        f"{'Within' if certificate.is_within else 'NOT within'} its tolerance: {certificate.text}."
+        " `certificate.json` has it for programs."
+    )
+    grids = [CellGrid(("metric", "record", "exported"), tuple(metrics), 1)] if metrics else []
+    document = ReportDocument(
+        view.id,
+        f"{view.tag or view.id}, {certificate.target}",
+        CellGrid((), tuple(each for each in facts if each[1])),
+        (
+            DocumentSection("Use", (Prose(use),)),
+            DocumentSection(
+                "Inputs and outputs",
+                (CellGrid(("", "name", "dtype and shape"), tuple(tensors)), Prose(mode)),
+            ),
+            DocumentSection("Certificate", (Prose(verdict), *grids)),
+        ),
+    )
+    tags = (certificate.target,)
+    head = card_metadata(view, project, *tags, checkpoint=certificate.checkpoint, step=step)
+    return head + document.to_markdown()
 
 
 def card_metadata(

@@ -16,7 +16,7 @@ from assay.core.formatting import count, duration, moment, number, size
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import IMPORTED
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
+from assay.query.columns import DEFAULT_COLUMNS
 from assay.query.config_rows import config_rows
 from assay.query.determinism import conditions
 from assay.query.drawing import CurveDrawing, DrawnCurve
@@ -209,11 +209,11 @@ def _tests(
     catalog = open_catalog(project)
     metrics = [name for name in catalog.metrics_of(tests) if not name.startswith(_UNDRAWN)]
     found = catalog.select_ids(tests)
+    columns = tuple(map(catalog.known_column, ("parent", *metrics, "id")))
     if len(views) == 1:
-        columns = [COLUMNS["parent"], *map(catalog.known_column, metrics), COLUMNS["id"]]
-        yield _grid(["weights", *metrics, "run"], RunTable.of(found, columns).shown_rows())
+        yield _grid(("weights", *metrics, "run"), RunTable.of(found, columns).shown_rows())
         return
-    columns = tuple(catalog.known_column(name) for name in (*keys, *metrics))
+    columns = tuple(map(catalog.known_column, (*keys, *metrics)))
     groups = catalog.group(found, Asked(group=(BY_CONFIG,))).groups(columns, 0, None)
     head, *rows = GroupTable(columns, tuple(groups)).shown_rows()
     yield _grid(head, rows, numbers=1)

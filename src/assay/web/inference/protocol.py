@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.core.errors import did_you_mean
-from assay.formats.export_folder import ExportSchema, TensorSchema
+from assay.formats.export_folder import DATATYPES, ExportSchema, TensorSchema
 from assay.formats.json_codec import parse_json, spell_numbers
-from assay.web.inference.served_model import DATATYPES, Arrays, ModelInputError
+from assay.web.inference.served_model import Arrays, ModelInputError
 
 HEAD_LENGTH = "inference-header-content-length"
 _TAKEN = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}

@@ -17,6 +17,7 @@ from assay.core.errors import InputError
 from assay.formats.export_folder import (
     BATCH,
     CERTIFICATE,
+    DATATYPES,
     EXAMPLE,
     FORMAT,
     SCHEMA,
@@ -29,14 +30,6 @@ from assay.formats.onnx_model import open_onnx
 from assay.query.find import find
 
 Arrays = Mapping[str, NDArray[Any]]
-
-_BITS = (8, 16, 32, 64)
-DATATYPES = {
-    **{f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint") for bits in _BITS},
-    **{f"float{bits}": f"FP{bits}" for bits in _BITS[1:]},
-    "bool": "BOOL",
-}
-"""Names of dtypes in the protocol."""
 
 _MAX_JSON_BYTES = 8 << 20
 _VERSION_LENGTH = 12
