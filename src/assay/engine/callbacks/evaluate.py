@@ -201,6 +201,27 @@ def tell_unmeasured(recorder: Recorder, split: str, step: int) -> None:
         " loss. Give it metrics, as metrics={'acc': Accuracy()}; or return {'pred': ..., 'target':"
         " ..., 'loss': ...} from the step or from `validate`."
     )
+    _tell(recorder, message, step)
+
+
+def _tell_unweighed(process: Process, evaluation: Evaluation, ranks: DataParallelGroup) -> None:
+    """Record once that nobody knows what divided the loss of the process."""
+    who: str | None = getattr(process, "unweighed", None)
+    if ranks.is_staged:  # the loss is known to the last stage
+        who = ranks.first_report(who or "", unless="")
+    if not who:
+        return
+    process.unweighed = None
+    if ranks.is_first:
+        message = (
+            f"{evaluation.split}/loss is the mean over the samples of what each batch gave: what"
+            f" {who} divides it by is unknown. Let it return the pair (sum, weight); or say what it"
+            ' returns: reduction = "mean" or "sum" under [process], or as an argument.'
+        )
+        _tell(evaluation.recorder, message, evaluation.step)
+
+
+def _tell(recorder: Recorder, message: str, step: int) -> None:
     if isinstance(recorder, NullRecorder):
         _LOGGER.warning(message)
     recorder.tell(Warned(message=message, step=step))
@@ -310,6 +331,8 @@ def evaluate(
             gather_evaluation(ranks, evaluation, pipes.pipes, {"": measures.loss, **used})
         if not evaluation.samples:
             raise empty_split(split)
+        if not rehearsal:
+            _tell_unweighed(process, evaluation, ranks)
         means = logged.take_means(split, ranks if ranks.is_distributed else None)
         measures.finish(means, with_metrics=not rehearsal)
     return evaluation.metrics, evaluation.samples

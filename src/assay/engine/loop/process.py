@@ -31,7 +31,7 @@ from assay.engine.optim.criterion import (
 from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
-from assay.engine.optim.reductions import Reduction, Reductions
+from assay.engine.optim.reductions import Reduction, Reductions, name_of
 
 Model = nn.Module
 
@@ -56,6 +56,9 @@ class Process(ABC):
     """
     keeps_output: bool = True
     """False where nobody reads the output of a training step: the backward pass has its memory."""
+    unweighed: str | None = ""
+    """Whose loss counted as a mean over the samples in an evaluation, for want of a weight; None
+    once that was said."""
     logged: LoggedMeans | None = None
     """Receiver of `log`: the means of the training step, or of the split being evaluated."""
 
@@ -139,6 +142,11 @@ class Process(ABC):
         """
         if self.logged is not None:
             self.logged.add(name, value, weight)
+
+    def _note_unweighed(self, who: object) -> None:
+        """Note that the loss of `who` has no weight, unless it was said before."""
+        if self.unweighed is not None:
+            self.unweighed = name_of(who)
 
     def attach(self, state: State, device: torch.device, logged: LoggedMeans) -> None:
         """An engine begins to run this process on `device`; `state` says where it is."""
@@ -239,6 +247,8 @@ class Supervised(Process):
         with Reductions(size_of(batch)) as watch:
             mean = self._loss(pred, target, batch)
         loss = watch.weigh(mean, self.criterion, self.reduction)
+        if watch.is_unsure:
+            self._note_unweighed(self.criterion)
         return loss, {**self._output(pred, target), **watch.report(mean, loss)}
 
     def inference_step(self, batch: Any) -> Any:

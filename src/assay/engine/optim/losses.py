@@ -51,13 +51,12 @@ class WeightedLoss:
         """
         if self.weight is None:
             return self.value
+        value = self.value
         if isinstance(self.weight, Tensor):
-            return torch.where(self.weight != 0, self.value, 0.0) * (self.weight / max(samples, 1))
-        return (
-            self.value * (self.weight / max(samples, 1))
-            if self.weight
-            else torch.zeros_like(self.value)
-        )
+            value = torch.where(self.weight != 0, value, 0.0)
+        elif not self.weight:
+            value = torch.where(torch.zeros_like(value, dtype=torch.bool), value, 0.0)
+        return value * (self.weight / max(samples, 1))
 
 
 Loss = Tensor | WeightedLoss | tuple[Tensor, Tensor | float | None]

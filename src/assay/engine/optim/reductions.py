@@ -3,19 +3,25 @@
 The loss of several micro-batches, of several ranks or of a whole split is the sum of their sums
 over the sum of their weights. But a criterion returns a mean alone: over samples, over elements,
 over targets that are not ignored, over the weights of classes. So the functions of torch that
-reduce are watched, and what each result was divided by is kept beside it.
+reduce are watched:
+
+1. The weight of a criterion of torch is the number that it divides by, as a table says; with
+   `reduction="sum"` it is a sum.
+2. `.mean()` of a tensor whose first dim is the batch is a mean over the samples.
+3. The weight of a sum over a sum, as in `(loss * mask).sum() / mask.sum()`, is the second one.
+4. A number times such a loss is one, if Python has read nothing of the batch, and so is the sum of
+   means over the samples.
+5. Anything else is unknown: refused where losses are added up, and in an evaluation a mean over the
+   samples, which is said.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getattr_static
-from itertools import chain
 from typing import Any, Literal
-from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +29,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from assay.core.errors import InputError
+from assay.engine.optim.denominators import DENOMINATORS, Count
 from assay.engine.optim.losses import LOSS, WeightedLoss, detach_loss
 
 Weight = Tensor | int
@@ -30,53 +37,57 @@ Weight = Tensor | int
 Reduction = Literal["mean", "sum"]
 """A mean over the samples of a batch, or a sum."""
 
+LENGTH, VALUE = 1, 2
+"""What Python has read of tensors: its numbers may hang on the batch from then on."""
+ROUNDING = 1e-5
+"""At most so much keeps a divisor from zero; it changes no loss."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Reduced:
     """One number that torch made of many.
 
-    `weight` is what a mean was divided by, made when it is asked for if it depends on the data;
-    None for a sum. `is_counted`: it is the number of what was selected, and that of the samples by
-    chance alone. `shape` has the entries of a sum, and is empty where they are not known any more.
-    `terms` is how many such numbers were added up.
+    Kinds: a "mean"; a "sum" of a criterion; a "part": the sum of a tensor, of which only what it is
+    over another one is known; a "bound": a part that is 1 where it would be less.
+
+    `weight` is what divided a mean, made when it is asked for if it depends on the data; None for
+    one over the samples. That of a bound is the part. `has_rows`: it is of a tensor whose first dim
+    is the batch. `divisor` is a bound that divided a mean in place of its weight.
     """
 
     result: Tensor  # kept alive: no other tensor gets its id
-    weight: Callable[[], Tensor] | int | None
-    is_counted: bool = False
-    shape: tuple[int, ...] = ()
-    terms: int = 1
+    kind: Literal["mean", "sum", "part", "bound"]
+    weight: Callable[[], Tensor] | Tensor | int | None = None
+    has_rows: bool = False
+    divisor: Tensor | None = None
 
 
 class Reductions(TorchFunctionMode):
     """Context that records which means and sums torch computes, to tell a loss's denominator.
 
-    `samples` is the size of the batch. `weigh` returns a loss with its denominator. A multiple of
-    a mean is a mean, and so is the sum of two with the same denominator; one of losses of single
-    samples is known where their number divides it. Results are the same as without it, and no
-    device waits.
+    `samples` is the size of the batch. `weigh` returns a loss with its denominator. Results are the
+    same as without it, and no device waits. `is_unsure`: a loss was unknown, and counted as a mean
+    over the samples.
     """
 
     def __init__(self, samples: int) -> None:
         super().__init__()
         self.samples = samples
+        self.read = 0
+        self.is_unsure = False
         self._known: dict[int, _Reduced] = {}
-        self._stacks: dict[int, tuple[Tensor, list[_Reduced | None]]] = {}
-        self._selected: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
-        self._floors: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}
-        self._numbers: set[float] = set()
-        self._compared: list[Tensor] = []
+        self._mixed: dict[int, Tensor] = {}
 
     def knows(self, loss: object) -> bool:
-        """Return whether this tensor is a mean or a sum that was watched."""
-        return self._find(loss) is not None
+        """Return whether this tensor is a mean or a sum that can be added up."""
+        known = self.find(loss)
+        return known is not None and known.kind in ("mean", "sum")
 
-    def weight(self, loss: Tensor) -> Weight | None:
-        """Return what a mean was divided by; None for anything else."""
-        known = self._find(loss)
-        if known is None:
-            return None
-        return known.weight() if callable(known.weight) else known.weight
+    def weight(self, loss: object) -> Weight | None:
+        """Return what a mean was divided by; None for one over the samples, and anything else."""
+        known = self.find(loss)
+        weight = known.weight if known is not None and known.kind == "mean" else None
+        return weight if weight is None or isinstance(weight, Tensor | int) else weight()
 
     def weigh(self, loss: Any, who: object, reduction: Reduction | None = None) -> Any:
         """Return a loss of `who` as an engine adds it up: with its weight, unless a sample mean.
@@ -91,27 +102,30 @@ class Reductions(TorchFunctionMode):
             return loss
         if reduction == "sum":
             return WeightedLoss(loss, None, is_mean=False)
-        known = self._find(loss)
-        if known is None and torch.is_grad_enabled():
-            raise _unknown(who)
-        weight = self.weight(loss)
-        if known is None or self._is_sample_mean(known):
+        if not self.knows(loss):
+            if torch.is_grad_enabled():
+                raise _unknown(who)
+            self.is_unsure = True
             return loss
+        known = self._known[id(loss)]
+        weight = self.weight(loss)
         if weight is None:
-            return WeightedLoss(loss, None, is_mean=False)
+            return loss if known.kind == "mean" else WeightedLoss(loss, None, is_mean=False)
         # The quotient of two whole numbers would be of single precision.
-        if isinstance(weight, Tensor):
-            dtype = torch.promote_types(loss.dtype, torch.float32)
-            weight = weight.to(dtype)
-        return WeightedLoss(loss, weight)
+        dtype = torch.promote_types(loss.dtype, torch.float32)
+        weight = weight.to(dtype) if isinstance(weight, Tensor) else weight
+        if known.divisor is None:
+            return WeightedLoss(loss, weight)
+        return WeightedLoss(loss * known.divisor.to(dtype), weight, is_mean=False)
 
     @staticmethod
     def report(loss: Any, weighted: Any) -> dict[str, Any]:
         """Return the loss in the output of a process, and in evaluation also its denominator."""
-        output = {LOSS: detach_loss(loss)}
-        if not torch.is_grad_enabled() and isinstance(weighted, WeightedLoss):
-            output[f"{LOSS}_weight"] = weighted.weight
-        return output
+        if torch.is_grad_enabled() or not isinstance(weighted, WeightedLoss):
+            return {LOSS: detach_loss(loss)}
+        if not weighted.is_mean and weighted.weight is not None:
+            return {LOSS: (weighted.value, weighted.weight)}
+        return {LOSS: detach_loss(loss), f"{LOSS}_weight": weighted.weight}
 
     def __torch_function__(
         self,
@@ -123,424 +137,186 @@ class Reductions(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if torch.compiler.is_compiling():
             return result
-        if isinstance(result, Tensor):
-            note = _NOTES.get(func)
-            known = note(self, result, args, kwargs or {}) if note is not None else None
-            if known is not None:
-                self._known[id(result)] = replace(known, result=result)
-            else:
-                self._known.pop(id(result), None)  # an operation in place may have changed it
-        elif func in _READS or (func in _LENGTHS and self.is_selected(args)):
-            numbers = result[:1] if isinstance(result, torch.Size) else [result]
-            self._numbers |= {number for number in numbers if isinstance(number, int | float)}
-        elif func in _FINDS or (func in _ROWS and self.is_selected(args)):
-            rows = tuple(result)
-            for row in rows:
-                self.select(row)
-            return iter(rows) if func is Tensor.__iter__ else rows
-        if self._selected:
-            parts = _parts_with_rows(func, args, kwargs or {})
-            for each in result if isinstance(result, tuple) else [result]:
-                if isinstance(each, Tensor) and each.dim() and self.is_selected(parts, len(each)):
-                    self.select(each)
+        if not isinstance(result, Tensor):
+            self.read = max(self.read, _READS.get(func, 0))
+            if func in _ROWS and args[1:] in ((), (0,)) and not kwargs and self.has_rows(args[0]):
+                result = tuple(result)
+                for row in result:
+                    self.mix(row)
+            return iter(result) if func is Tensor.__iter__ else result
+        note = _NOTES.get(func)
+        known = None if note is None else note(self, result, *args, **(kwargs or {}))
+        if known is not None:
+            self._known[id(result)] = replace(known, result=result)
+        else:
+            self._known.pop(id(result), None)  # an operation in place may have changed it
         return result
 
-    def _find(self, loss: object) -> _Reduced | None:
-        """Return what is known of a loss; a sum of losses of parts of the batch is not known."""
-        known = self.reduction_of(loss)
-        if known is None or known.terms == 1 or not isinstance(known.weight, int):
-            return known
-        return known if known.is_counted or self._is_sample_mean(known) else None
-
-    def reduction_of(self, value: Any) -> _Reduced | None:
-        """Return what is known of a result of before."""
+    def find(self, value: object) -> _Reduced | None:
+        """Return what is known of a number that torch computed."""
         return self._known.get(id(value)) if isinstance(value, Tensor) else None
 
-    def stack(self, result: Tensor, parts: Sequence[Any]) -> None:
-        """Note a tensor that is made of several numbers."""
-        self._stacks[id(result)] = result, [self.reduction_of(part) for part in parts]
+    def has_rows(self, tensor: Tensor) -> bool:
+        """Return whether the first dim of a tensor is the batch."""
+        return tensor.shape[:1] == (self.samples,) and id(tensor) not in self._mixed
 
-    def select(self, result: Tensor) -> None:
-        """Note a tensor of the entries that a mask lets through, or of their places."""
-        self._selected[id(result)] = result
-
-    def is_selected(self, parts: Iterable[Any], length: int | None = None) -> bool:
-        """Return whether one of these is a tensor, of this length, that a mask let through.
-
-        One of the parts may be a tuple or list of such.
-        """
-        flat = (part if type(part) in (tuple, list) else [part] for part in parts)
-        selected = [part for part in chain(*flat) if id(part) in self._selected]
-        return any(length is None or part.shape[:1] in ((), (length,)) for part in selected)
-
-    def floor(self, result: Tensor, count: Callable[[], Tensor]) -> None:
-        """Note a number that is `count` or, if that is smaller, another one."""
-        self._floors[id(result)] = result, count
-
-    def compare(self, count: Tensor) -> None:
-        """Note a number that decides in Python, as in `max(count, 1)`."""
-        self._compared.append(count)
-
-    def divide(self, known: _Reduced, number: float) -> _Reduced | None:
-        """Return what a sum is, divided by a number: a mean, a multiple, or None: who knows."""
-        if number == 1:  # max(count, 1)
-            counts = {*self._numbers, *map(float, self._compared)}
-            if 0 in counts and not known.result:
-                return _Reduced(known.result, 0, is_counted=True)
-            if 1 in counts:
-                return _Reduced(known.result, 1, is_counted=True)
-        if number in self._numbers:
-            return _Reduced(known.result, lambda: torch.tensor(float(number)))
-        is_count = known.is_counted or self._is_regular(number)
-        if is_count and number in {self.samples, *_counts(known.shape)}:
-            return _Reduced(known.result, int(number), known.is_counted)
-        return None if self._numbers else known
-
-    def divide_by(self, known: _Reduced, divisor: Tensor) -> _Reduced:
-        """Return what a sum is, divided by a tensor: by nothing, where only a floor divides it."""
-        if id(divisor) not in self._floors:
-            return _Reduced(known.result, lambda: divisor)
-        _, count = self._floors[id(divisor)]
-        return _Reduced(known.result, lambda: torch.where(count() == 0, 0, divisor))
-
-    def combine(self, parts: Sequence[_Reduced | None]) -> _Reduced | None:
-        """Return the sum of several, or their mean; None where their denominators are not one."""
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts) or not known:
-            return None
-        first = known[0]
-        weights = [part.weight for part in known]
-        if all(weight is first.weight or weight == first.weight for weight in weights):
-            terms = sum(part.terms for part in known)
-            is_counted = any(part.is_counted for part in known)
-            shape = first.shape if all(part.shape == first.shape for part in known) else ()
-            return replace(first, is_counted=is_counted, shape=shape, terms=terms)
-        if all(self._is_sample_mean(part) for part in known):
-            return _Reduced(first.result, self.samples)
-        return None
-
-    def whole(self, source: Tensor) -> _Reduced | None:
-        """Return what is known of the sum of the numbers in `source`.
-
-        None for a tensor that is not about the samples of the batch.
-        """
-        if not source.dim():
-            return self.reduction_of(source)
-        if id(source) in self._stacks:
-            _, parts = self._stacks[id(source)]
-            return self.combine(parts)
-        is_counted = id(source) in self._selected
-        is_ours = is_counted or self._is_regular(source.shape[0])
-        return _Reduced(source, None, is_counted, tuple(source.shape)) if is_ours else None
-
-    def _is_sample_mean(self, known: _Reduced) -> bool:
-        weight = known.weight
-        return isinstance(weight, int) and not known.is_counted and self._is_regular(weight)
-
-    def _is_regular(self, count: float) -> bool:
-        return self.samples > 0 and count % self.samples == 0 and count > 0
-
-
-def _counts(shape: Sequence[int]) -> set[int]:
-    """Return what a mean over some dims of a tensor is divided by: each product of its dims."""
-    products = {1}
-    for size in shape:
-        products |= {product * size for product in products}
-    return products - {1} | {math.prod(shape)}
-
-
-def _parts_with_rows(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the arguments whose rows, along dim 0, may be those of the result."""
-    if func in _WRITES:
-        return args[:1]
-    if func in _FOLDS:
-        dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        dims = [dims] if isinstance(dims, int) else dims
-        if isinstance(dims, tuple | list) and {0, -_source(args, kwargs).dim()} & {*dims}:
-            return ()
-    return args
+    def mix(self, tensor: Tensor) -> None:
+        """Note a tensor whose first dim is not the batch, even if it is as long."""
+        self._mixed[id(tensor)] = tensor
 
 
 def _unknown(who: object) -> InputError:
-    name = who.__name__ if inspect.isroutine(who) else type(who).__name__
+    name = name_of(who)
     return InputError(
         f"A step has several micro-batches, and what {name} divides its loss by is unknown:"
         " they cannot be added up.",
         fix=f"Let {name} return the pair (sum, weight); or say what it returns: reduction ="
-        ' "mean" (over the samples'
-        ' of the batch) or "sum" under [process], or as an argument.',
+        ' "mean" (over the samples of the batch) or "sum" under [process], or as an argument.',
     )
 
 
-_Note = Callable[[Reductions, Tensor, Sequence[Any], Mapping[str, Any]], _Reduced | None]
-
-# ------------------------------------------------------------------------------- criteria of torch
-
-
-def _broadcast(*shapes: torch.Size) -> torch.Size:
-    shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-    return shape
+def name_of(who: object) -> str:
+    """Return the name by which a person knows a criterion or a model."""
+    return who.__name__ if inspect.isroutine(who) else type(who).__name__
 
 
-def _elements(given: Mapping[str, Any]) -> int:
-    first, second, *_ = given.values()
-    return math.prod(_broadcast(first.shape, second.shape))
+_Note = Callable[..., _Reduced | None]
+"""Tells what a result is, from the watch, the result and the arguments of the call."""
 
 
-def _elements_of_three(given: Mapping[str, Any]) -> int:
-    first, second, third, *_ = given.values()
-    return math.prod(_broadcast(first.shape, second.shape, third.shape))
-
-
-def _rows(given: Mapping[str, Any]) -> int:
-    """Count what is left when the last dim, the classes, is gone."""
-    first: Tensor = next(iter(given.values()))
-    return math.prod(first.shape[:-1])
-
-
-def _rows_of_two(given: Mapping[str, Any]) -> int:
-    first, second, *_ = given.values()
-    return math.prod(_broadcast(first.shape, second.shape)[:-1])
-
-
-def _sequences(given: Mapping[str, Any]) -> int:
-    log_probs: Tensor = given["log_probs"]  # (time, batch, classes), or without the batch
-    return log_probs.shape[1] if log_probs.dim() == 3 else 1
-
-
-def _divergence(given: Mapping[str, Any]) -> int:
-    batch: int = given["input"].shape[0]
-    return batch if given["reduction"] == "batchmean" else _elements(given)
-
-
-def _weighted_elements(given: Mapping[str, Any]) -> Callable[[], Tensor] | int:
-    weight: Tensor | None = given.get("weight")
-    return _elements(given) if weight is None else weight.sum
-
-
-def _classes(given: Mapping[str, Any]) -> Callable[[], Tensor] | int:
-    """Return what cross entropy divides by: the weights of the targets that are not ignored."""
-    target: Tensor = given["target"]
-    if target.is_floating_point():  # probabilities: each sample counts as one, whatever the weights
-        return target.numel() // target.shape[min(1, target.dim() - 1)]
-    weight: Tensor | None = given["weight"]
-    ignored = -100 if given["ignore_index"] is None else given["ignore_index"]
-
-    def count() -> Tensor:
-        counted = target != ignored
-        if weight is None:
-            return counted.sum()
-        classes = torch.where(counted, target, 0)
-        return torch.where(counted, weight[classes], 0.0).sum()
-
-    return count
-
-
-_DENOMINATORS: dict[Any, Callable[[Mapping[str, Any]], Callable[[], Tensor] | int]] = {
-    F.l1_loss: _weighted_elements,
-    F.mse_loss: _weighted_elements,
-    F.huber_loss: _elements,
-    F.smooth_l1_loss: _elements,
-    F.binary_cross_entropy: _elements,
-    F.binary_cross_entropy_with_logits: _elements,
-    F.poisson_nll_loss: _elements,
-    F.gaussian_nll_loss: _elements,
-    F.hinge_embedding_loss: _elements,
-    F.soft_margin_loss: _elements,
-    F.margin_ranking_loss: _elements_of_three,
-    F.kl_div: _divergence,
-    F.multi_margin_loss: _rows,
-    F.multilabel_margin_loss: _rows,
-    F.multilabel_soft_margin_loss: _rows,
-    F.cosine_embedding_loss: _rows_of_two,
-    F.triplet_margin_loss: _rows_of_two,
-    F.triplet_margin_with_distance_loss: _rows_of_two,
-    F.ctc_loss: _sequences,
-    F.cross_entropy: _classes,
-    F.nll_loss: _classes,
-}
-if hasattr(F, "linear_cross_entropy"):  # torch 2.13
-    _DENOMINATORS[F.linear_cross_entropy] = _classes
-
-
-def _criterion(func: Any) -> _Note:
+def _criterion(func: Any, count: Count) -> _Note:
     """Make the note of a function of `torch.nn.functional` that has a parameter `reduction`."""
-    denominator = _DENOMINATORS[func]
     defaults = {name: each.default for name, each in inspect.signature(func).parameters.items()}
 
-    def note(
-        watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> _Reduced | None:
+    def note(watch: Reductions, result: Tensor, *args: Any, **kwargs: Any) -> _Reduced | None:
         # Torch has bound the arguments before: there are no wrong ones.
-        positional = dict(zip(defaults, args, strict=False))
-        given = {**defaults, **positional, **kwargs}
-        if given.get("size_average") is not None or given.get("reduce") is not None:
-            return None  # of torch before 0.4
-        match given["reduction"]:
-            case "sum":
-                shape = tuple(next(iter(given.values())).shape)
-                return _Reduced(result, None, watch.is_selected(given.values()), shape)
-            case "mean" | "batchmean":
-                return _Reduced(result, denominator(given), watch.is_selected(given.values()))
-        return None
+        given = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
+        how = given["reduction"]
+        if (
+            how == "none"
+            or given.get("size_average") is not None
+            or given.get("reduce") is not None
+        ):
+            return None  # the last two: of torch before 0.4
+        if how == "sum":
+            return _Reduced(result, "sum")
+        weight = count(given)
+        has_rows = isinstance(weight, int) and watch.has_rows(next(iter(given.values())))
+        return _Reduced(result, "mean", weight, has_rows)
 
     return note
 
 
-# ---------------------------------------------------------------------- means, sums and arithmetic
-
-
-def _source(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    source: Tensor = args[0] if args else kwargs["input"]
-    return source
-
-
-def _mean(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    if result.dim():
-        return None
-    source = _source(args, kwargs)
-    known = watch.whole(source)
-    if known is None or not source.dim():
-        return known
-    if known.result is source:
-        return replace(known, weight=source.numel(), shape=())
-    return _mean_of_terms(known)
-
-
-def _mean_of_terms(known: _Reduced) -> _Reduced:
-    """Return the mean of several numbers with one denominator: over all that they are of."""
-    if not isinstance(known.weight, int):
-        return known
-    return replace(known, weight=known.weight * known.terms, terms=1)
+def _mean(watch: Reductions, result: Tensor, input: Tensor, *_: Any, **__: Any) -> _Reduced | None:
+    if result.dim() or not input.dim():
+        return watch.find(input)
+    return _Reduced(result, "mean", has_rows=True) if watch.has_rows(input) else None
 
 
 def _sum(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+    watch: Reductions, result: Tensor, input: Tensor, dim: Any = None, axis: Any = None, **_: Any
 ) -> _Reduced | None:
-    if result.dim():
-        return None
-    return watch.whole(_source(args, kwargs))
-
-
-def _identity(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    return watch.reduction_of(_source(args, kwargs))
-
-
-def _rearrangement(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    source = _source(args, kwargs)
-    if watch.is_selected([source]):
-        watch.select(result)
-    return None if result.dim() else watch.reduction_of(source)
-
-
-def _product(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    one, other = (*args, *kwargs.values())[:2]
-    if isinstance(other, int | float):
-        return watch.reduction_of(one)
-    return watch.reduction_of(other) if isinstance(one, int | float) else None
-
-
-def _quotient(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    one, other = (*args, *kwargs.values())[:2]
-    known = watch.reduction_of(one)
-    if known is None:
-        return None
-    if isinstance(other, int | float):
-        if known.weight is None:
-            return watch.divide(known, other)
-        return _mean_of_terms(known) if other == known.terms else known
-    if known.weight is None and not other.requires_grad and not other.dim():
-        # A sum over what a mask lets through, divided by their number.
-        return watch.divide_by(known, other)
+    if not input.dim():
+        return watch.find(input)
+    if not result.dim():
+        return _Reduced(result, "part", has_rows=watch.has_rows(input))
+    dims = dim if axis is None else axis
+    if {0, -input.dim()} & ({dims} if isinstance(dims, int) else {*(dims or (0,))}):
+        watch.mix(result)
     return None
 
 
-def _total(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> _Reduced | None:
-    one, other = (*args, *kwargs.values())[:2]
-    known_one = watch.reduction_of(one)
-    known_other = watch.reduction_of(other)
-    for known, shift in ((known_one, other), (known_other, one)):
-        if known is not None and isinstance(shift, int | float):
-            is_sum = known.weight is None
-            return None if is_sum and shift else known
-    return watch.combine([known_one, known_other])
-
-
 def _stack(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
+    watch: Reductions, result: Tensor, tensors: Sequence[Tensor], *_: Any, **__: Any
 ) -> None:
-    parts = args[0] if args else kwargs["tensors"]
-    if watch.is_selected(parts):
-        watch.select(result)
-    elif any(not part.dim() or part.numel() == 1 for part in parts):
-        watch.stack(result, parts)
+    if any(each.numel() == 1 for each in tensors):
+        watch.mix(result)  # losses, perhaps as many as there are samples
 
 
-def _selection(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    mask = args[1] if len(args) > 1 else kwargs.get("mask")
-    if isinstance(mask, tuple) and mask:
-        mask = mask[0]
-    if isinstance(mask, Tensor) and mask.dtype == torch.bool:
-        watch.select(result)
+def _row(watch: Reductions, result: Tensor, input: Tensor, index: Any, *_: Any) -> None:
+    if isinstance(index, int) and watch.has_rows(input):
+        watch.mix(result)
 
 
-def _places(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    watch.select(result)
+def _same(watch: Reductions, result: Tensor, input: Tensor, *_: Any, **__: Any) -> _Reduced | None:
+    return None if result.dim() else watch.find(input)
+
+
+def _product(
+    watch: Reductions, result: Tensor, input: Any, other: Any, **_: Any
+) -> _Reduced | None:
+    number, known = (
+        (other, watch.find(input)) if isinstance(input, Tensor) else (input, watch.find(other))
+    )
+    is_constant = isinstance(number, int | float) and not watch.read
+    return known if is_constant and known is not None and known.kind != "bound" else None
+
+
+def _quotient(
+    watch: Reductions, result: Tensor, input: Any, other: Any, **_: Any
+) -> _Reduced | None:
+    if not isinstance(other, Tensor):
+        return _product(watch, result, input, other)
+    total, count = watch.find(input), watch.find(other)
+    if total is None or count is None or other.requires_grad or watch.read == VALUE:
+        return None
+    is_ratio = total.kind in ("sum", "part") and count.kind in ("part", "bound")
+    if not is_ratio or not count.has_rows:
+        return None
+    if count.kind == "bound":
+        return _Reduced(result, "mean", count.weight, divisor=other)
+    return _Reduced(result, "mean", other)
+
+
+def _total(watch: Reductions, result: Tensor, input: Any, other: Any, **_: Any) -> _Reduced | None:
+    one, second = watch.find(input), watch.find(other)
+    if one is not None and second is not None:
+        return _add(one, second)
+    known, number = (one, other) if second is None else (second, input)
+    if known is None or not isinstance(number, int | float):
+        return None
+    if known.kind == "mean" and known.divisor is None and not watch.read:
+        return known
+    return known if abs(number) <= (ROUNDING if known.kind == "part" else 0) else None
+
+
+def _add(one: _Reduced, other: _Reduced) -> _Reduced | None:
+    """Return what the sum of two is."""
+    if {one.kind, other.kind} <= {"sum", "part"}:
+        kind = one.kind if one.kind == other.kind else "part"
+        return replace(one, kind=kind, has_rows=one.has_rows and other.has_rows)
+    if one.kind != "mean" or other.kind != "mean":
+        return None
+    if one.has_rows and other.has_rows:
+        return replace(one, weight=None)
+    # Two that were counted are of one tensor, or as many by chance.
+    is_one = one.weight is other.weight and not isinstance(one.weight, int | None)
+    return one if is_one and one.divisor is other.divisor else None
 
 
 def _floor(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    one, *others = (*args, *kwargs.values())
-    if result.dim() or not others:
-        return
-    other = others[0]
-    count = (lambda: torch.minimum(one, other)) if isinstance(other, Tensor) else (lambda: one)
-    watch.floor(result, count)
+    watch: Reductions, result: Tensor, input: Tensor, min: Any = None, max: Any = None
+) -> _Reduced | None:
+    known = watch.find(input)
+    is_number = isinstance(min, int | float) and min <= 1 and max is None
+    if known is None or known.kind != "part" or not is_number:
+        return None
+    return known if min <= ROUNDING else replace(known, kind="bound", weight=input)
 
 
-def _comparison(
-    watch: Reductions, result: Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    if not result.dim() and isinstance(args[0], Tensor):
-        watch.compare(args[0])
-
-
-_OPERATIONS: dict[str, _Note] = {
-    **dict.fromkeys(("mean",), _mean),
-    **dict.fromkeys(("sum",), _sum),
-    **dict.fromkeys(
-        ("to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda"), _identity
+_OPERATIONS: dict[_Note, tuple[str, ...]] = {
+    _mean: ("mean",),
+    _sum: ("sum",),
+    _row: ("__getitem__",),
+    _stack: ("stack", "hstack", "cat", "concat"),
+    _same: (
+        *("to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda", "clone"),
+        *("detach", "contiguous", "neg", "negative", "squeeze", "reshape", "view"),
     ),
-    **dict.fromkeys(("clone", "detach", "contiguous", "neg", "negative"), _identity),
-    **dict.fromkeys(("squeeze", "reshape", "view", "flatten", "ravel"), _rearrangement),
-    **dict.fromkeys(("t", "transpose", "permute"), _rearrangement),
-    **dict.fromkeys(("mul", "multiply", "mul_", "__rmul__"), _product),
-    **dict.fromkeys(("div", "divide", "true_divide", "div_"), _quotient),
-    **dict.fromkeys(
-        ("add", "add_", "__radd__", "sub", "subtract", "sub_", "rsub", "__rsub__"), _total
-    ),
-    **dict.fromkeys(("stack", "hstack", "cat", "concat"), _stack),
-    **dict.fromkeys(("__getitem__", "masked_select"), _selection),
-    **dict.fromkeys(("nonzero", "argwhere"), _places),
-    **dict.fromkeys(("clamp", "clamp_min", "clip", "max", "maximum"), _floor),
-    **dict.fromkeys(("gt", "lt", "__gt__", "__lt__"), _comparison),
+    _product: ("mul", "multiply", "mul_", "__rmul__"),
+    _quotient: ("div", "divide", "true_divide", "div_"),
+    _total: ("add", "add_", "__radd__", "sub", "subtract", "sub_", "rsub", "__rsub__"),
+    _floor: ("clamp", "clamp_min", "clip"),
 }
 
 
@@ -550,17 +326,16 @@ def _functions(*names: str) -> set[Any]:
     return {getattr(owner, name) for name in names for owner in owners if hasattr(owner, name)}
 
 
-_LENGTHS = _functions("__len__", "numel", "size") | {getattr_static(Tensor, "shape").__get__}
-_READS = {Tensor.item, Tensor.__int__, Tensor.__float__, Tensor.__index__}
-_FINDS = _functions("nonzero", "where")  # a tuple, of each dim one
-_ROWS = _functions("unbind", "__iter__")
-_WRITES = _functions(
-    *("index_add", "index_copy", "index_fill", "index_put", "index_reduce", "masked_scatter"),
-    *("index_add_", "index_copy_", "index_fill_", "index_put_", "index_reduce_"),
-    *("scatter", "scatter_add", "scatter_reduce", "scatter_", "scatter_add_", "scatter_reduce_"),
-    *("masked_scatter_", "put", "put_"),
+_NOTES = {
+    getattr(F, name): _criterion(getattr(F, name), count)
+    for name, count in DENOMINATORS.items()
+    if hasattr(F, name)  # linear_cross_entropy: torch 2.13
+}
+_NOTES |= {func: note for note, names in _OPERATIONS.items() for func in _functions(*names)}
+_ROWS = _functions("__iter__", "unbind")
+_READS = dict.fromkeys(
+    (*_functions("__len__", "size", "numel"), getattr_static(Tensor, "shape").__get__), LENGTH
 )
-_FOLDS = _functions("sum", "mean", "prod", "amax", "amin", "max", "min", "std", "var", "logsumexp")
-_NOTES: dict[Any, _Note] = {func: _criterion(func) for func in _DENOMINATORS}
-_NOTES |= {func: note for name, note in _OPERATIONS.items() for func in _functions(name)}
-_NOTES[getattr_static(Tensor, "T").__get__] = _rearrangement
+_READS |= dict.fromkeys(
+    _functions("item", "tolist", "numpy", "__int__", "__float__", "__bool__", "__index__"), VALUE
+)

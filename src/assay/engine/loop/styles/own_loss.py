@@ -138,7 +138,10 @@ class OwnLoss(Process):
         are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
         if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
             return watch.weigh(losses, self.model)
-        return watch.weigh(total, self.model, self.reduction)
+        loss = watch.weigh(total, self.model, self.reduction)
+        if watch.is_unsure:
+            self._note_unweighed(self.model)
+        return loss
 
     def _check(self, names: Sequence[str]) -> None:
         """Raise InputError, with both signatures, if a batch does not fit the model."""
