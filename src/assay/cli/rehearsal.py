@@ -210,10 +210,15 @@ def _rank(rank: PipelineRank) -> Iterator[tuple[str, str]]:
 def _traffic(traffic: AxisTraffic) -> str:
     calls = count(traffic.collectives, "collective")
     seconds = traffic.seconds
-    took = "" if seconds is None else f": {number(1e3 * seconds)} ms"
-    if seconds is not None and seconds >= 1:
-        took = f": {duration(seconds)}"
+    took = "" if seconds is None else f": {_transfer_time(seconds)}"
     return f"{size(traffic.sent_bytes)} in a step along {traffic.axis}, {calls}{took}"
+
+
+def _transfer_time(seconds: float) -> str:
+    """Return a time as text, in milliseconds where it is short."""
+    if seconds >= 1:
+        return duration(seconds)
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else "below 1 ms"
 
 
 def _peak(memory: PeakMemory | None) -> int:
