@@ -12,7 +12,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color, width
 from assay.core.errors import InputError, did_you_mean
-from assay.core.formatting import count, duration, number, size
+from assay.core.formatting import count, duration, size
 from assay.core.schema import parse_size_bytes
 from assay.core.sections import PARALLEL_AXES
 from assay.core.terminal import visible
