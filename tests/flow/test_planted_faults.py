@@ -656,8 +656,11 @@ def test_a_planted_fault_is_found_and_classified(planted: PlantedProject, name: 
 
 IN_FILES = (
     *("one swapped sample", "another order", "one ulp in one weight at init"),
-    *("another epsilon of the optimizer", "another rate of dropout", "weight decay"),
-    "another decay of the average",
+    *(
+        "another epsilon of the optimizer",
+        "another rate of dropout",
+        "another decay of the average",
+    ),
 )
 """Faults whose cause a golden file can tell, which has neither code nor environment."""
 

@@ -89,7 +89,7 @@ def test_a_run_whose_epochs_are_ended_by_a_hook_is_killed_and_resumed_to_the_sam
     )
 
     done = assay(
-        "verify-resume", "toy.toml", "--kills", "3", "--kill-seed", "4", TMPDIR=str(tmp_path)
+        "verify-resume", "toy.toml", "--kills", "1", "--kill-seed", "4", TMPDIR=str(tmp_path)
     )
 
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
             "toy.toml",
             f"data.train.source={{ type = 'stubborn.{data}', split = 0 }}",
         ),
-        *("--kills", "2", "--kill-seed", "1"),
+        *("--kills", "1", "--kill-seed", "1"),
         TMPDIR=str(tmp_path),
     )
 
@@ -128,7 +128,7 @@ def test_data_that_cannot_be_resumed_is_told_with_what_differs_and_both_runs_are
     assert re.search(rf"^{said}$", done.stdout, re.MULTILINE), done.stdout
     kept = re.search(r"assay diff (\S+) (\S+)", done.stderr)
     assert kept is not None
-    assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 3]
+    assert [len(find_run(path).file.attempts) for path in kept.groups()] == [1, 2]
 
 
 @pytest.mark.thorough
@@ -219,9 +219,7 @@ def test_state_that_no_checkpoint_holds_is_named_with_its_module_and_operation(
 @pytest.mark.parametrize(
     ("source", "is_equal"),
     [
-        ("'loaders.stateful'", True),
         ("'loaders.stateful', num_workers = 2", True),
-        ("'loaders.archive', stage = ''", True),
         ("'loaders.archive', stage = 'detshuffle', num_workers = 1", True),
         ("'loaders.archive', stage = 'shuffle'", False),
     ],
