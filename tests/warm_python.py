@@ -37,7 +37,8 @@ from typing import Any, Literal, TextIO
 # Making an optimizer is what imports torch._dynamo. Of assay: what most commands import, which does
 # nothing but take time (`test_house.py`).
 LOADED = (
-    *("torch", "torch._dynamo", "numpy", "safetensors.torch", "pydantic.type_adapter"),
+    *("torch", "torch._dynamo", "torch.distributed.fsdp", "numpy", "safetensors.torch"),
+    "pydantic.type_adapter",
     *("rich.console", "tomli_w", "assay.core.secrets.texts", "assay.store.device_leases"),
     *("assay.cli.run", "assay.cli.check", "assay.cli.resume", "assay.cli.show", "assay.cli.diff"),
     *("assay.cli.ls", "assay.compose.run_attempt", "assay.jobs.watch", "assay.engine.loop.device"),

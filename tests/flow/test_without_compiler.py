@@ -26,7 +26,7 @@ if __name__ == "__main__":
     print(hashlib.sha256(b"".join(sorted(
         file.read_bytes() for file in run.record_dir.glob("checkpoints/*/*.safetensors")
     ))).hexdigest())
-    print("torch._dynamo" in sys.modules)
+    print(*(name in sys.modules for name in ("torch._dynamo", "torch.distributed.tensor")))
 """
 
 MIXED = """\
@@ -72,11 +72,13 @@ def printed(script: str, folder: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_run_loads_no_compiler_and_has_the_bits_of_one_that_did(toy: Path) -> None:
+def test_a_run_loads_no_compiler_and_no_divided_tensors_and_has_the_bits_of_one_that_did(
+    toy: Path,
+) -> None:
     *without, is_loaded = printed(TRAIN, toy)
     *with_it, was_loaded = printed(TRAIN, toy, "first")
 
-    assert (is_loaded, was_loaded) == ("False", "True")
+    assert is_loaded == "False False" and was_loaded.startswith("True")
     assert without == with_it and "valid/acc" in without[-2]
 
 

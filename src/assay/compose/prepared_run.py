@@ -206,9 +206,13 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
         _compile(model, sections.train, is_pipeline=True)
     if scope.mesh is not None:
         from assay.engine.parallel.join import partition_model
-        from assay.engine.parallel.sharding import gather_dtype
 
-        partition_model(model, scope.mesh, sections.parallel, gather_dtype(sections))
+        dtype = None
+        if sections.parallel.shard_precision != "fp32":
+            from assay.engine.parallel.sharding import gather_dtype
+
+            dtype = gather_dtype(sections)
+        partition_model(model, scope.mesh, sections.parallel, dtype)
     return model
 
 

@@ -1,4 +1,7 @@
-"""One rank among the others: its part of the model, and its engine joined to each axis."""
+"""One rank among the others: its part of the model, and its engine joined to each axis.
+
+What divides weights is imported where it is used: a second, which every training would pay.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,6 @@ from assay.engine.parallel.data import JoinedEngine, join_data_parallel
 from assay.engine.parallel.distributed_group import StagedGroup
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.process_group import Mesh
-from assay.engine.parallel.sharding import shard_model
-from assay.engine.parallel.tensor_parallel import (
-    GradientAgreement,
-    apply_tensor_plan,
-    describe_tensor_plan,
-)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,8 +35,12 @@ def partition_model(
     """
     section = section or ParallelSection()
     if mesh.layout.tensor > 1:
+        from assay.engine.parallel.tensor_parallel import apply_tensor_plan
+
         apply_tensor_plan(model, mesh.devices["tensor"], section.tensor_plan)
     if mesh.layout.shard > 1:
+        from assay.engine.parallel.sharding import shard_model
+
         mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
         mesh.ranks.sharding = shard_model(
             model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage, dtype=dtype
@@ -60,6 +61,8 @@ def join_mesh(
     pipeline = join_pipeline(engine, mesh, sections, device)
     if mesh.layout.tensor == 1:
         return pipeline
+    from assay.engine.parallel.tensor_parallel import GradientAgreement, describe_tensor_plan
+
     engine.bus.extend(GradientAgreement(mesh.devices["tensor"]).handlers())
     return [describe_tensor_plan(engine.process.model), *pipeline]
 
