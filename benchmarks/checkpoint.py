@@ -3,7 +3,7 @@
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory
 that is there already. What is saved and loaded is synced and verified: `background.durable` beside
 `dcp.async_save` until it is done, `at_once` beside writing and syncing the bytes, `load` beside
-`torch.load` of a file in the page cache, in turns. `speed` is that of a loop of small steps while checkpoints are written all
+`torch.load` of a file in the page cache, in turns that change. `speed` is that of a loop of small steps while checkpoints are written all
 the time, against its speed without; the two take turns. `process` writes the same bytes with the
 same digests from shared memory in a process of its own. `resume` is one step of the first example
 resumed from a checkpoint, with its record, evaluation and save; `fresh` is one from the beginning.
@@ -172,21 +172,31 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, list[float]]
     other = folder / "by_torch.pt"
     first = seconds(save)
     background.wait()
-    for _ in range(rounds):
-        for tensor in tensors.values():
-            tensor.add_(1)  # as a training does: equal files are linked
-        add("copy", copy)
+
+    def save_behind() -> None:
         add("background.blocked", save)
         add("background.durable", background.wait)
         for name in ("background.durable", "background.durable.cpu"):
             found[name][-1] += found[name.replace("durable", "blocked")][-1]
-        add("dcp.durable", save_by_dcp)
+
+    turns: list[Callable[[], object]] = [
+        lambda: add("copy", copy),
+        save_behind,
+        lambda: add("dcp.durable", save_by_dcp),
+        lambda: add("at_once.blocked", lambda: prepared()()),
+        lambda: add("by_hand.blocked", write),
+        lambda: add("torch_save.blocked", lambda: torch.save(tensors, other)),
+    ]
+    for number in range(rounds):
+        # In another order each time: who writes first pays for pages that the next one finds free.
+        for turn in turns[number % len(turns) :] + turns[: number % len(turns)]:
+            for tensor in tensors.values():
+                tensor.add_(1)  # as a training does: equal files are linked
+            turn()
         shutil.rmtree(folder / "by_dcp")
-        add("at_once.blocked", lambda: prepared()())
-        add("by_hand.blocked", write)
-        add("torch_save.blocked", lambda: torch.save(tensors, other))
-        add("load", saver.load)
-        add("torch_load", lambda: torch.load(other))
+        loads = [("load", saver.load), ("torch_load", lambda: torch.load(other))]
+        for name, load in loads if number % 2 else reversed(loads):
+            add(name, load)
     return {**found, "background.first": [first]}
 
 
@@ -242,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="assay-checkpoint-"))
     try:
-        found = blocked(*((8, 1) if given.quick else (600, 5)), folder)
+        found = blocked(*((8, 1) if given.quick else (600, 6)), folder)
         speed = speeds(*((4, 1, 0.2) if given.quick else (100, 10, 1.0)), folder)
         went_on = going_on(1 if given.quick else 5, folder)
     finally:
