@@ -216,9 +216,12 @@ def frame_groups(
                 yield Damage(offset, end, torn=following >= size)
             offset = following
         elif frame.tag != EXTENT:
-            size_bytes = frame.end - offset
-            most = (limit - offset) // size_bytes
-            end = offset + size_bytes * count(view[offset : offset + most * size_bytes], size_bytes)
+            end = frame.end
+            size_bytes = end - offset
+            if view[end + 4 : end + 8] == view[offset + 4 : offset + 8]:  # the next is like it
+                most = (limit - offset) // size_bytes
+                like = view[offset : offset + most * size_bytes]
+                end = offset + size_bytes * count(like, size_bytes)
             yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
             offset = end
         else:

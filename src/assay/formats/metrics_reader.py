@@ -33,6 +33,8 @@ from assay.formats.metrics_file import (
     values_words,
 )
 
+_FEW_ROWS = 16
+"""So few rows are unpacked faster than views of their columns are made."""
 _SHORT_WORDS = 128  # a row this short is cheap to look at where its key set is not known
 
 Spread = Callable[[memoryview, int, int], Sequence[int]]
@@ -66,7 +68,7 @@ def read_rows(
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
     """Yield what `read` yields, with like rows together. A row of a wide frame still comes alone.
 
-    With `vectors` columns are views of `data`, some with strides.
+    With `vectors` columns of many rows are views of `data`, some with strides.
     """
     # The run was killed before the head was written, or logged nothing.
     if len(data) < frames.FILE_HEAD_BYTES:
@@ -264,10 +266,10 @@ def _rows(
     if keys is None or rest < 0 or not _fits(group.base_ns, TICK_NS):
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
         return Damage(group.offset, group.offset + len(group.data), torn=False)
-    if spread is not None:
+    if spread is not None and len(group.data) > _FEW_ROWS * group.frame_bytes:
         return _row_views(group, keys, attempt, spread)
-    frame = struct.Struct(f"<8xII{len(keys.names)}d{rest}x")
-    steps, ticks, *columns = zip(*frame.iter_unpack(group.data), strict=True)
+    layout = f"<8xII{len(keys.names)}d{rest}x"
+    steps, ticks, *columns = zip(*struct.iter_unpack(layout, group.data), strict=True)
     base_ns = group.base_ns
     times_ns = [base_ns + tick * TICK_NS for tick in ticks]
     return Rows(keys, steps, times_ns, tuple(columns), attempt)
