@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from assay.core.errors import InputError
-from assay.engine import Pipelines
+from assay.engine import Pipelines, Save, Saver
 from engine.toys import engine, loader
 
 MOMENTS = ("begin_run", "begin_epoch", "begin_step", "end_step", "end_epoch", "end_run")
@@ -108,3 +109,35 @@ def test_an_item_that_returns_no_arguments_is_named(returned: Any) -> None:
 def test_what_cannot_be_called_is_refused_when_it_is_given() -> None:
     with pytest.raises(InputError, match="The pipeline at run_end holds a int"):
         Pipelines(end_run=[3])  # type: ignore[list-item]
+
+
+class Counting:
+    """Item that counts its calls, with a state."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, **kwargs: Any) -> dict[str, Any]:
+        self.calls += 1
+        return kwargs
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.calls = state["calls"]
+
+
+def test_a_resumed_run_gives_the_items_their_state_back(tmp_path: Path) -> None:
+    saver, first, second = Saver(tmp_path), Counting(), Counting()
+    began = engine(train=loader(16, 8), epochs=2, handlers=Pipelines(end_step=[first]).handlers())
+    began.bus.extend(Save(saver).handlers())
+    began.run()
+
+    resumed = engine(
+        train=loader(16, 8), epochs=3, handlers=Pipelines(end_step=[second]).handlers()
+    )
+    resumed.resume(saver)
+    resumed.run()
+
+    assert (first.calls, second.calls) == (4, 6)

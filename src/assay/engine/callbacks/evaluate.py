@@ -94,6 +94,10 @@ class Evaluate:
             )
         return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
 
+    def items_called(self) -> list[Any]:
+        """Return the pipes: checkpoints keep the state of those that have one."""
+        return self.pipes.pipes
+
     def rehearse(self, engine: Engine) -> None:
         """Evaluate one batch of every split and drop what comes of it.
 

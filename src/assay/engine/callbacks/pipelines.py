@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from assay.core.errors import InputError
@@ -17,7 +16,8 @@ class Pipelines:
     """Callback that runs pipelines: each item's result is the keyword arguments of the next.
 
     The first item gets `engine` and `state`. At every event the items run in the order in which
-    they are listed, and begin with fresh arguments.
+    they are listed, and begin with fresh arguments. Checkpoints keep the state of an item that has
+    one.
     """
 
     def __init__(
@@ -50,12 +50,25 @@ class Pipelines:
     def handlers(self) -> list[Handler]:
         """One for each pipeline with items."""
         return [
-            Handler(
-                event=event, fn=partial(run, items, event), name=f"Pipelines.{_join_names(items)}"
-            )
+            Handler(event=event, fn=_Pipeline(self, event), name=f"Pipelines.{_join_names(items)}")
             for event, items in self.items.items()
             if items
         ]
+
+    def items_called(self) -> list[Item]:
+        """Return all items."""
+        return [item for items in self.items.values() for item in items]
+
+
+class _Pipeline:
+    """Items of one event, as a handler calls them."""
+
+    def __init__(self, owner: Pipelines, event: Event) -> None:
+        self.__self__ = owner  # the bus reads it, as of a method, to find whose state is kept
+        self.event = event
+
+    def __call__(self, engine: Engine) -> None:
+        run(self.__self__.items[self.event], self.event, engine)
 
 
 def run(items: Sequence[Item], event: Event, engine: Engine) -> dict[str, Any]:

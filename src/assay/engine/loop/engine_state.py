@@ -212,7 +212,8 @@ def has_state(thing: Any) -> bool:
 def stateful(engine: RunParts) -> dict[str, Stateful]:
     """The data, if they have a state, the listeners that have one, and what the engine was given.
 
-    By the name of their part: that of a listener is its class, numbered from the second on.
+    By the name of their part: that of a listener is its class, numbered from the second on. With a
+    listener go the objects that it calls, which its `items_called()` returns.
     """
     found: dict[str, Stateful] = {}
     data: Any = engine.source
@@ -222,7 +223,9 @@ def stateful(engine: RunParts) -> dict[str, Stateful]:
     listening: list[Any] = [
         owner for owner in engine.bus.owners(object) if not isinstance(owner, nn.Module | Optimizer)
     ]
-    for owner in [*listening, *engine.kept]:
+    callers = [owner for owner in listening if hasattr(owner, "items_called")]
+    called = [each for caller in callers for each in caller.items_called()]
+    for owner in [*listening, *called, *engine.kept]:
         if has_state(owner) and not any(owner is each for each in found.values()):
             kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
