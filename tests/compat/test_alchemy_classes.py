@@ -17,9 +17,23 @@ from assay.compat.alchemy.optional_config import filter_optional_cfg
 from assay.compat.alchemy.pipelines import DataPipeline, EvalPipeline, OutputPipeline
 from assay.compat.alchemy.runner import run
 from assay.compat.alchemy.symbols import sym_tbl
+from assay.compat.alchemy.task import AlchemyTask
 from assay.config import loads, plain
-from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Supervised, chain
+from assay.config.older_systems.names import UnmappedNameError, install
+from assay.config.user_modules import UserModules
+from assay.engine import (
+    Collect,
+    Engine,
+    Evaluate,
+    Loader,
+    OptimizerStep,
+    Save,
+    Saver,
+    Supervised,
+    chain,
+)
 from assay.engine.data.stream_loader import StreamLoader
+from assay.engine.metrics.outputs import Evaluation
 from engine.toys import net, points, weights_of
 
 CRITERION = torch.nn.CrossEntropyLoss
@@ -257,3 +271,149 @@ batch_size = 8
 
     assert (first.status, last.status) == ("finished", "finished")
     assert isinstance(failed, Exception) and "shapes" in str(failed)
+
+
+class Decoded(OutputPipeline):
+    def __call__(self, pred, target, **kwargs):  # type: ignore[no-untyped-def]
+        return {**kwargs, "guess": pred.argmax(1), "gold": target.argmax(1)}
+
+
+class Accuracy(EvalPipeline):
+    def __call__(self, outputs, **kwargs):  # type: ignore[no-untyped-def]
+        right = (outputs["guess"] == outputs["gold"]).float().mean()
+        return {**kwargs, "metrics": {"acc": float(right)}}
+
+
+class LogBest(EvalPipeline):
+    def __init__(self) -> None:
+        self.best = -1.0
+        self.calls = 0
+
+    def __call__(self, metrics, **kwargs):  # type: ignore[no-untyped-def]
+        self.calls += 1
+        self.best = max(self.best, metrics["acc"])
+        return {**kwargs, "metrics": metrics}
+
+
+def judging_engine(epochs: int, best: LogBest) -> Engine:
+    model = net()
+    pipes = [Decoded(), Collect(), Accuracy(), best]
+    batches = Loader(points(16), batch_size=8)
+    engine = Engine(Supervised(model, CRITERION(), sgd(model)), batches, epochs=epochs)
+    evaluate = Evaluate({"dev": Loader(points(20), batch_size=8)}, pipes=pipes)
+    engine.bus.extend(evaluate.handlers())
+    return engine
+
+
+@pytest.mark.row("A93")
+def test_pipes_name_the_fields_and_the_collected_outputs_that_they_take() -> None:
+    state = judging_engine(1, LogBest()).run()
+
+    assert 0 <= state.metrics["dev/acc"] <= 1
+
+
+def test_the_best_value_that_a_pipe_remembers_is_that_of_before_after_a_resume(
+    tmp_path: Path,
+) -> None:
+    saver, before, after = Saver(tmp_path), LogBest(), LogBest()
+    engine = judging_engine(2, before)
+    engine.bus.extend(Save(saver).handlers())
+    engine.run()
+
+    resumed = judging_engine(3, after)
+    resumed.resume(saver)
+
+    assert (after.calls, after.best) == (before.calls, before.best) == (2, before.best)
+
+
+class ClsTask(AlchemyTask):
+    def begin_eval(self, split, **kwargs):  # type: ignore[no-untyped-def]
+        super().begin_eval(split)
+        self.begun = split
+
+
+def test_a_task_may_pass_the_split_on_to_its_base_class() -> None:
+    task = ClsTask()
+
+    task.pipes[0].begin_eval(Evaluation(split="dev"))
+
+    assert task.begun == "dev"
+
+
+@pytest.mark.parametrize("message", ["acc {:.2f} of {}", "acc %.2f of %s"])
+def test_the_logger_of_loguru_fills_braces_and_percent_signs(
+    caplog: pytest.LogCaptureFixture, message: str
+) -> None:
+    install("alchemy")
+    from loguru import logger  # type: ignore[import-not-found]
+
+    with caplog.at_level(logging.INFO, "assay"):
+        logger.info(message, 0.5, "dev")
+        logger.success("{}")
+
+    assert [each.getMessage() for each in caplog.records] == ["acc 0.50 of dev", "{}"]
+    assert {each.filename for each in caplog.records} == {Path(__file__).name}
+    with pytest.raises(UnmappedNameError, match="logger"):
+        logger.add("out.log")
+
+
+MODEL = """
+from alchemy import *
+
+
+class Base(Registrable):
+    pass
+
+
+@Base.register("Pad")
+class Pad(Base):
+    pass
+
+
+@AlchemyModel.register("Tagger")
+class Tagger(AlchemyModel):
+    def __init__(self, dim, model_path="", **kwargs):
+        super().__init__(**kwargs)
+
+
+@AlchemyModel.register("Other")
+class Other(AlchemyModel):
+    pass
+"""
+
+
+def test_a_class_below_an_own_base_has_its_short_name_with_any_form_of_import(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+
+    assert {"Pad", "Tagger", "Other"} <= UserModules([tmp_path]).registered.keys()
+
+
+def test_a_model_that_reads_its_weights_itself_keeps_their_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "model.py").write_text(MODEL, encoding="utf-8")
+    (tmp_path / "best").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    text = 'runner = "alchemy.runner.Tester"\nmodel = { type = "NAME", model_path = "best" }'
+
+    own = plain(loads(text.replace("NAME", "Tagger")).written)
+    other = plain(loads(text.replace("NAME", "Other")).written)
+
+    assert own["model"]["model_path"] == "best" and "load_weights" not in own
+    assert other["model"] == {"type": "Other"}
+    assert other["load_weights"]["path"] == "best" and other["load_weights"]["pickled"]
+
+
+def test_a_config_with_timed_pipelines_is_evaluated_by_them_alone() -> None:
+    text = """
+    model = { type = "own.Model" }
+    plugins = [{ type = "alchemy.plugins.BasicSetup" }]
+    sched = { end_epoch = [{ type = "own.EvalEpoch" }] }
+    """
+    period = "evaluate = { every = '2 epochs' }"
+
+    assert plain(loads(text).written)["evaluate"] == {"every": "never"}
+    assert plain(loads(period + text).written)["evaluate"] == {"every": "2 epochs"}

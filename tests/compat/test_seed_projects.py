@@ -107,8 +107,8 @@ def test_the_project_in_the_style_of_alchemy(start: Start, see: See, tmp_path: P
     project = copy_project("alchemy", tmp_path)
     (project / "src" / "kill.py").write_text(KILL, encoding="utf-8")
     config = (project / "cfg.toml").read_text(encoding="utf-8")
-    plugin = '    { type = "src.kill.Kill", step = 50 },\n]\n\n[task]'
-    (project / "cfg.toml").write_text(config.replace("]\n\n[task]", plugin, 1), encoding="utf-8")
+    plugin = '    { type = "src.kill.Kill", step = 50 },\n]\n[task]'
+    (project / "cfg.toml").write_text(config.replace("]\n[task]", plugin, 1), encoding="utf-8")
     start("make_data.py")
     train = ("-m", "assay", "run", "cfg.toml", "--device", "cpu")
 

@@ -9,8 +9,7 @@ cfg = prepare_cfg(trained.record_dir / "cfg.toml")
 cfg["runner"] = "alchemy.runner.Tester"
 for name in ("sched", "optim", "checkpoint"):
     cfg.pop(name)
-for split in ("train", "dev"):
-    cfg["task"]["datasets"].pop(split)
+cfg["task"]["datasets"].pop("train")
 cfg["model"]["model_path"] = str(trained.record_dir / "checkpt" / "best")
 (tested,) = run([cfg], device=-1)
 print("trained", trained.id, "tested", tested.value)

@@ -122,6 +122,23 @@ class UserModules:
         return self._parsed[path]
 
 
+def read_class(target: str, modules: UserModules) -> ast.ClassDef | None:
+    """Return the definition of a class by its dotted or registered name, None where there is none.
+
+    Only a class at the top of its file is found, in the module that defines it.
+    """
+    known = modules.registered.get(target, []) if target.isidentifier() else []
+    found = modules.find(known[0].target if known else target)
+    if found is None or found.module is None or len(found.rest) != 1:
+        return None
+    try:
+        tree = ast.parse(read_bytes(found.module.path, MAX_BYTES, follow=True))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    classes = (each for each in tree.body if isinstance(each, ast.ClassDef))
+    return next((each for each in classes if each.name == found.rest[0]), None)
+
+
 def modules_in(folder: Path) -> list[str]:
     """Return the names that can be imported from `folder`."""
     try:
@@ -299,15 +316,24 @@ def _read_registered(file: Path, module: str) -> Iterator[RegisteredName]:
 
 
 def _registering_names(tree: ast.Module) -> dict[str, str]:
-    """Return what a file may write `register` with or below, and what each of these names means."""
+    """Return what a file may write `register` with or below, and what each of these names means.
+
+    A class whose base registers does so, too; one that is imported from elsewhere may.
+    """
     names = dict.fromkeys(_without_import(tree), "")
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            imported = node.names if _is_registering(node.module or "") else []
-            names |= {alias.asname or alias.name: alias.name for alias in imported}
+        if isinstance(node, ast.ImportFrom):
+            is_ours = not node.level and _is_registering(node.module or "")
+            for alias in node.names:
+                if is_ours or alias.name[:1].isupper():
+                    names[alias.asname or alias.name] = alias.name if is_ours else ""
         elif isinstance(node, ast.Import):
             imported = [alias for alias in node.names if _is_registering(alias.name)]
             names |= {alias.asname or alias.name.partition(".")[0]: "" for alias in imported}
+    for qualname, statement in _definitions(tree.body, ""):
+        bases = statement.bases if isinstance(statement, ast.ClassDef) else []
+        if any(ast.unparse(base).partition(".")[0] in names for base in bases):
+            names[qualname] = ""
     return names
 
 
@@ -322,18 +348,24 @@ def _is_register(mark: ast.expr, names: Mapping[str, str]) -> bool:
 
 
 def _without_import(tree: ast.Module) -> set[str]:
-    """Return the `Name` of each `Name.register` that nothing in the file binds.
+    """Return the `Name` of each `Name.register` and each base that nothing in the file binds.
 
-    Code pasted from a text of an older system leaves its imports out.
+    Code pasted from a text of an older system leaves its imports out, or imports `*` of it.
     """
     bound = set()
     read = set()
     for node in ast.walk(tree):
         match node:
+            case ast.ImportFrom(module=str(module), names=[ast.alias(name="*")]) if _is_registering(
+                module
+            ):
+                pass
             case ast.Import() | ast.ImportFrom():
                 bound |= {(each.asname or each.name).partition(".")[0] for each in node.names}
             case ast.ClassDef() | ast.FunctionDef():
                 bound.add(node.name)
+                bases = node.bases if isinstance(node, ast.ClassDef) else []
+                read |= {base.id for base in bases if isinstance(base, ast.Name)}
             case ast.Name(ctx=ast.Store()):
                 bound.add(node.id)
             case ast.Attribute(attr="register", value=ast.Name(id=name)):

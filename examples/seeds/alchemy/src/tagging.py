@@ -1,9 +1,8 @@
-"""Tagging of people and places: pipes, task, model and evaluation, in the classes of alchemy."""
+"""Tagging of people and places, in the classes of alchemy."""
 
 import json
 
 import alchemy
-import numpy as np
 import torch
 from alchemy import sym_tbl
 from torch import nn
@@ -19,28 +18,18 @@ class JsonLOpener(alchemy.DataPipeline):
                 yield from map(json.loads, file)
 
 
-class Sample2Encoding:
-    def __init__(self, datapipe, max_len):
-        self.datapipe, self.max_len = datapipe, max_len
-
-    def __iter__(self):
-        for doc in self.datapipe:
-            if len(doc["tokens"]) <= self.max_len:
-                ids = [sum(map(ord, word)) % 511 + 1 for word in doc["tokens"]]
-                yield {"ids": np.array(ids), "tags": np.array([*map(TAGS.index, doc["tags"])])}
-
-
 @alchemy.Registrable.register("PadCollate")
 class PadCollate:
-    def __call__(self, batch):
-        ids, tags = ([torch.from_numpy(each[key]) for each in batch] for key in ("ids", "tags"))
+    def __call__(self, docs):
+        ids = [torch.tensor([sum(map(ord, word)) % 512 for word in doc["tokens"]]) for doc in docs]
+        tags = [torch.tensor([*map(TAGS.index, doc["tags"])]) for doc in docs]
         return {"ids": pad_sequence(ids, True), "tags": pad_sequence(tags, True, -100)}
 
 
 @alchemy.AlchemyTask.register("TaggingTask")
 class TaggingTask(alchemy.AlchemyTask):
     def load_dataset(self, split, **kwargs):
-        docs = list(Sample2Encoding(JsonLOpener([f"data/{split}.jsonl"]), max_len=12))
+        docs = list(JsonLOpener([f"data/{split}.jsonl"]))
         self._datasets[split] = (docs, {"collate_fn": PadCollate(), **kwargs})
 
 
@@ -74,35 +63,24 @@ class Decay(alchemy.AlchemyTrainScheduler):
         self.lr_sched = torch.optim.lr_scheduler.ExponentialLR(sym_tbl().optimizer.optimizer, 0.99)
 
 
-@alchemy.OutputPipeline.register("Argmax")
 class Argmax(alchemy.OutputPipeline):
     def __call__(self, outputs):
-        return {**outputs, "pred": outputs["logits"].argmax(-1), "target": outputs["tags"]}
+        return {"pred": outputs["logits"].argmax(-1), **outputs}
 
 
-@alchemy.EvalPipeline.register("EvalTags")
 class EvalTags(alchemy.EvalPipeline):
-    def begin_eval(self, **kwargs):
-        self.hit = self.all = 0
-
-    def __call__(self, outputs):
-        is_entity = outputs["target"] > 0
-        self.hit += int((outputs["pred"] == outputs["target"])[is_entity].sum())
-        self.all += int(is_entity.sum())
-        return outputs
-
-    def end_eval(self, **kwargs):
-        return {"recall": self.hit / max(1, self.all)}
+    def __call__(self, outputs, **kwargs):
+        pairs = zip(outputs["pred"], outputs["tags"], strict=True)
+        hits = [(pred == tag)[tag > 0] for pred, tag in pairs]
+        return {**kwargs, "metrics": {"recall": torch.cat(hits).float().mean().item()}}
 
 
 @alchemy.SchedPipeline.register("EvalEpochEEPipeline")
 class EvalEpochEEPipeline(alchemy.EndEpochPipeline):
     def __init__(self, period, split="dev", **kwargs):
-        super().__init__()
         self.period, self.split = period, split
 
     def __call__(self, **kwargs):
         if (sym_tbl().train_sched.cur_epoch + 1) % self.period == 0:
-            alchemy.logger.info("EvalEpoch at step %d", sym_tbl().train_sched.cur_step)
             alchemy.evaluate(self.split)
         return kwargs

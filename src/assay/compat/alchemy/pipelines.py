@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, wraps
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any, ClassVar
 
 from assay.compat.alchemy.registrable import Registrable
 from assay.compat.alchemy.symbols import ENDING, sym_tbl
+from assay.compat.fitting_call import call_fitting
+from assay.compat.plain_state import PlainState
 from assay.engine import Evaluate
 
-logger = logging.getLogger("assay")
-"""Logger whose lines are in the record."""
 
-
-def call_fitting(function: Callable[..., Any], *positional: Any, **named: Any) -> Any:
-    """Call a function with the arguments that it takes: by position, or by name, or none."""
-    parameters = signature(function).parameters.values()
-    takes = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, _EITHER)]
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
-    by_name = {each.name for each in takes} & named.keys()
-    if by_name:
-        return function(**{name: named[name] for name in named if takes_any or name in by_name})
-    return function(*positional[: len(takes)], **(named if takes_any else {}))
-
-
-_EITHER = Parameter.POSITIONAL_OR_KEYWORD
-
-
-def _takes_names_alone(call: Callable[..., Any]) -> bool:
-    """Return whether a method takes keyword arguments, and nothing by position but itself."""
+def _takes_names(call: Callable[..., Any]) -> bool:
+    """Return whether a method takes keyword arguments, whichever there are, or by name alone."""
     _, *others = signature(call).parameters.values()
-    return all(each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in others)
+    return any(each.kind is each.VAR_KEYWORD for each in others) or all(
+        each.kind is each.KEYWORD_ONLY for each in others
+    )
+
+
+def _call_with_fields(call: Callable[..., Any], pipe: Any, output: Any) -> Any:
+    """Call a pipe with the fields of an output, or with the whole where it names none of them."""
+    named = [
+        each.name
+        for each in signature(call).parameters.values()
+        if each.kind is each.POSITIONAL_OR_KEYWORD
+    ]
+    first = named[1:2]  # after the pipe itself
+    if isinstance(output, Mapping) and all(name in output for name in first):
+        return call(pipe, **output)
+    return call(pipe, output)
 
 
 class DataPipeline(Registrable):
@@ -46,7 +45,7 @@ class DataPipeline(Registrable):
         return iter(self.datapipe)
 
 
-class OutputPipeline(Registrable):
+class OutputPipeline(Registrable, PlainState):
     """Base class of pipes that change the output of each batch of an evaluation.
 
     A call takes the output, or its fields by name, and returns the next.
@@ -55,24 +54,25 @@ class OutputPipeline(Registrable):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("__call__")
-        if own is not None and _takes_names_alone(own):
+        if own is not None and _takes_names(own):
             # By setattr, as mypy forbids to assign a method.
-            setattr(cls, "__call__", lambda self, output: own(self, **output))  # noqa: B010
+            by_name = partial(_call_with_fields, own)
+            setattr(cls, "__call__", lambda self, output: by_name(self, output))  # noqa: B010
 
 
-class EvalPipeline(Registrable):
+class EvalPipeline(Registrable, PlainState):
     """Base class of the stages of an evaluation, called once after the last batch.
 
     A call takes and returns keyword arguments: the numbers that it adds, or that stand in a mapping
-    `metrics` among them, are metrics of the split. At first they are `split`, `step` and
-    `evaluation`, whose `data` holds what pipes before have left, as `Collect` does. A class whose
-    call takes the output by position is called with that of each batch, and returns it.
+    `metrics` among them, are metrics of the split. At first they are `split`, `step`, `evaluation`
+    and what pipes before have left in its `data`, as `Collect` does in `outputs`. A class whose
+    call takes nothing but an output is called with that of each batch, and returns it.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         own = cls.__dict__.get("__call__")
-        if own is not None and _takes_names_alone(own):
+        if own is not None and _takes_names(own):
             setattr(cls, "run_at_end", own)  # noqa: B010 - mypy forbids to assign it
             setattr(cls, "__call__", _pass_on)  # noqa: B010
         for name in ("begin_eval", "end_eval"):
@@ -92,8 +92,9 @@ class EvalPipeline(Registrable):
 
     def end_eval(self, evaluation: Any) -> Mapping[str, Any]:
         """Run the pipe, and return the metrics that it added."""
+        left = {name: value for name, value in evaluation.data.items() if name != "pipeline"}
         given = evaluation.data.setdefault(
-            "pipeline", {"split": evaluation.split, "step": evaluation.step}
+            "pipeline", {**left, "split": evaluation.split, "step": evaluation.step}
         )
         returned = self.run_at_end(**{**given, "evaluation": evaluation})
         evaluation.data["pipeline"] = kept = {**given, **(returned or {})}
@@ -130,7 +131,7 @@ def _numbers(values: Any) -> dict[str, Any]:
     }
 
 
-class SchedPipeline(Registrable):
+class SchedPipeline(Registrable, PlainState):
     """Base class of the callbacks of a training; a call takes and returns keyword arguments."""
 
     ends: ClassVar[str] = ""

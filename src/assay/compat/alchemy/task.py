@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.compat.alchemy.pipelines import call_fitting
 from assay.compat.alchemy.registrable import Registrable
 from assay.compat.alchemy.symbols import sym_tbl
+from assay.compat.fitting_call import call_fitting
 from assay.engine import Task
 
 
@@ -38,14 +38,14 @@ class AlchemyTask(Registrable, Task):
         """Train on a batch; return the output of the model."""
         return sym_tbl().model(batch, needs_loss=True, requires_grad=True)
 
-    def begin_eval(self, **given: Any) -> None:
+    def begin_eval(self, *_: Any, **given: Any) -> None:
         """Do what is needed before the first batch of a split."""
 
     def eval_step(self, batch: Any) -> Any:
         """Evaluate a batch; return the output of the model, which goes through the pipes."""
         return sym_tbl().model(batch, needs_loss=True, requires_grad=False)
 
-    def end_eval(self, **given: Any) -> Mapping[str, Any] | None:
+    def end_eval(self, *_: Any, **given: Any) -> Mapping[str, Any] | None:
         """Return metrics of the split after its last batch, or nothing."""
         return None
 

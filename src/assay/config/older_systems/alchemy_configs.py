@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
-from assay.config.tree import KeyPath, List, Node, Table, delete_at, from_plain, get_at, set_at
+from assay.config.tree import (
+    KeyPath,
+    Leaf,
+    List,
+    Node,
+    Table,
+    delete_at,
+    from_plain,
+    get_at,
+    plain,
+    set_at,
+)
+from assay.config.user_modules import UserModules, read_class
 from assay.core.diagnostics import Problem
 
 _MOMENT = re.compile(r"((?:begin|end)_(?:epoch|step))(?:_?pipelines?|_?pipes?)?")
 _OUTPUT_PIPES = (("task", "outputpipes"), ("model", "outputpipes"))
 _EVAL_PIPES = ("task", "evalpipes")
+_PERIOD = ("evaluate", "every")
 _PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
 """Process of a model that says itself how it is trained."""
 
@@ -17,7 +32,8 @@ _PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
 def translate_alchemy(root: Table) -> tuple[Table, list[Problem]]:
     """Return a config of alchemy with the parts that have another place here, and notes."""
     notes: list[Problem] = []
-    for moves in (_move_timed_pipelines, _move_output_pipes, _move_handler, _add_process):
+    steps = (_move_timed_pipelines, _move_output_pipes, _move_handler, _move_weights, _add_process)
+    for moves in steps:
         root = moves(root, notes)
     return root, notes
 
@@ -44,6 +60,9 @@ def _move_timed_pipelines(root: Table, notes: list[Problem]) -> Table:
     left = root.items["sched"]
     if isinstance(left, Table) and not left.items:
         root = delete_at(root, ("sched",))
+    if get_at(root, _PERIOD) is None and isinstance(root.items.get("evaluate", root), Table):
+        # Alchemy evaluates when a pipeline does, and at no other time.
+        root = set_at(root, _PERIOD, Leaf("never", plugin.origin), plugin.origin)
     given = root.items.get("plugins")
     before = given.items if isinstance(given, List) else ()
     if given is not None and not isinstance(given, List):
@@ -73,6 +92,34 @@ def _move_handler(root: Table, notes: list[Problem]) -> Table:
         return root
     notes.append(_note("model.backward_cfg", "[backward]", handler))
     return set_at(delete_at(root, path), ("backward",), handler, handler.origin)
+
+
+def _move_weights(root: Table, notes: list[Problem]) -> Table:
+    """Make `model.model_path` the section [load_weights], unless the model reads it itself."""
+    path: KeyPath = ("model", "model_path")
+    node = get_at(root, path)
+    if node is None or "load_weights" in root.items or _model_takes(root, "model_path"):
+        return root
+    notes.append(_note("model.model_path", "`load_weights`, the weights to begin with,", node))
+    made = {"path": plain(node)}
+    if Path(str(plain(node))).is_file():
+        # A pipe of the user has saved it by torch, from the wrapper or from the model inside.
+        made |= {"pickled": True, "rename": {r"^(?!_?model\.|criterion\.)": "_model."}}
+    section = from_plain(made, node.origin)
+    return set_at(delete_at(root, path), ("load_weights",), section, node.origin)
+
+
+def _model_takes(root: Table, argument: str) -> bool:
+    """Return whether the class of the model, as its file is written, names this argument."""
+    model = root.items["model"]
+    assert isinstance(model, Table)
+    here = [Path.cwd(), Path(root.origin.source).parent]
+    definition = read_class(str(model.target), UserModules([*here, *(f / "src" for f in here)]))
+    for method in definition.body if definition is not None else ():
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            given = method.args
+            return argument in [each.arg for each in (*given.args, *given.kwonlyargs)]
+    return False
 
 
 def _add_process(root: Table, notes: list[Problem]) -> Table:

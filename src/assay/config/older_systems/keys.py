@@ -84,7 +84,6 @@ OF_ALCHEMY: tuple[Alias, ...] = (
     Alias(old="task.evalpipes", new="evaluate.pipes", note="a part of [evaluate]"),
     Alias(old="optim", new="optimizer", note="in full"),
     Alias(old="sched", new="schedule", note="the learning rate over the run"),
-    Alias(old="model.model_path", new="load_weights", note="weights to begin with"),
     Alias(
         old="use_deterministic_algorithms", new="train.deterministic", note="a setting of training"
     ),

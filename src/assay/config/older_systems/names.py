@@ -21,6 +21,7 @@ from assay.core.errors import InputError, nearest
 
 PACKAGES: Mapping[str, str] = {
     "alchemy": "alchemy",
+    "loguru": "alchemy",
     "tensorboardX": "framework",
     "hiddenlayer": "framework",
     "thexp": "thexp",

@@ -46,6 +46,7 @@ _RUNNERS = {
 """Name of a runner -> its class, and the value of `runner` in a config."""
 
 _PIPELINES = "`assay.engine.Pipelines`"
+_MOMENTS = ("pipeline", "pipeline.sched", "sched")
 _CODE: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "Registrable": ("registrable", "`assay.build.register`", ()),
     "AlchemyTask": ("task", "`assay.engine.Task` with `dataset(split)`", ("task",)),
@@ -54,17 +55,17 @@ _CODE: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "DefaultBackwardHandler": ("model", "`[backward]`, `[train]`", ("model", "backward")),
     "AlchemyOptimizer": ("optim", "[optimizer] with a class of torch", ("optim",)),
     "AlchemyTrainScheduler": ("optim", "[schedule], and `state` for counters", ("sched",)),
-    "DataPipeline": ("pipelines", "a function of an iterator", ("pipeline",)),
+    "DataPipeline": ("pipelines", "a function of an iterator", ("pipeline", "pipeline.data")),
     "OutputPipeline": ("pipelines", "`evaluate.pipes`", ("pipeline", "pipeline.output")),
     "EvalPipeline": ("pipelines", "`evaluate.pipes`", ("pipeline", "pipeline.eval")),
-    "SchedPipeline": ("pipelines", f"{_PIPELINES}, or `@on(...)`", ("pipeline", "sched")),
-    "BeginEpochPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
-    "EndEpochPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
-    "BeginStepPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
-    "EndStepPipeline": ("pipelines", _PIPELINES, ("pipeline", "sched")),
+    "SchedPipeline": ("pipelines", f"{_PIPELINES}, or `@on(...)`", _MOMENTS),
+    "BeginEpochPipeline": ("pipelines", _PIPELINES, _MOMENTS),
+    "EndEpochPipeline": ("pipelines", _PIPELINES, _MOMENTS),
+    "BeginStepPipeline": ("pipelines", _PIPELINES, _MOMENTS),
+    "EndStepPipeline": ("pipelines", _PIPELINES, _MOMENTS),
     "evaluate": ("pipelines", "[evaluate] every and splits", ()),
     "sym_tbl": ("symbols", "`current` of assay.build, or a parameter named `model`", ("symbols",)),
-    "logger": ("pipelines", '`logging.getLogger("assay")`', ()),
+    "logger": ("brace_logger", '`logging.getLogger("assay")`', ("util",)),
     "run": ("runner", "`assay.run`", ()),
     "prepare_cfg": ("runner", "`assay.config.load`", ()),
     "filter_optional_cfg": ("optional_config", "`assay run --explain-defaults`", ("util",)),
@@ -147,8 +148,11 @@ ALCHEMY: Mapping[str, OlderName] = {
         )
         for name, (here, instead) in _ACCELERATE.items()
     },
+    "loguru.logger": OlderName(
+        target=f"{_OF_ALCHEMY}.brace_logger.logger", instead='`logging.getLogger("assay")`'
+    ),
 }
-"""Names of alchemy."""
+"""Names of alchemy, and of the logger that it builds on."""
 
 
 # --- flame, and the package `injector` that it builds on ------------------------------------------
@@ -307,6 +311,10 @@ LIBAI: Mapping[str, OlderName] = {
     **{
         f"flowvision.transforms.{name}": _one(f"assay.compat.parts.images.{name}")
         for name in ("Compose", "Normalize", "RandomAffine", "RandomHorizontalFlip", "ToTensor")
+    },
+    **{
+        f"libai.layers.{name}": _one(f"torch.nn.{name}")
+        for name in ("Embedding", "LayerNorm", "Linear")
     },
     **{
         f"libai.scheduler.{name}": OlderName(
