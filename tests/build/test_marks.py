@@ -21,7 +21,7 @@ class FromConfig:
 
     @classmethod
     def from_config(cls, cfg: Any) -> dict[str, Any]:
-        return {"size": cfg["hidden"] * 2}
+        return {"size": cfg.sizes.hidden * 2 if "sizes" in cfg else cfg["hidden"] * 2}
 
 
 def test_a_mapping_stands_for_keyword_arguments_and_those_beside_it_win() -> None:
@@ -37,6 +37,7 @@ def test_a_mapping_stands_for_keyword_arguments_and_those_beside_it_win() -> Non
 def test_from_config_says_what_a_mapping_means() -> None:
     assert FromConfig({"hidden": 2}).all == FromConfig(4).all == (4, "")
     assert FromConfig({"hidden": 2}, name="x").all == (4, "x")
+    assert FromConfig({"sizes": {"hidden": 2}}).all == (4, "")
 
 
 def test_a_configurable_class_keeps_its_signature_and_is_built_like_any_other() -> None:

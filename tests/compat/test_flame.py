@@ -12,8 +12,10 @@ import torch
 
 from assay.build.context_errors import ContextError
 from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
+from assay.compat.recorded import RecordedEngine
 from assay.config.older_systems.pasted import missing_names, supply
-from assay.engine import Engine, State, Supervised
+from assay.engine import Engine, Loader, State, Supervised
+from engine.toys import net, points
 from examples import SRC
 from snippets import executed
 from warm_python import Run
@@ -251,3 +253,33 @@ def test_a_handler_that_sets_the_last_iteration_ends_the_run_there() -> None:
         state.max_iterations = 1  # behind the run: it ends at the current step
 
     assert engine.run().global_iteration == 5
+
+
+class Judging(Supervised):
+    """Process with an injected state, and numbers in its outputs."""
+
+    def __init__(self, state: State) -> None:
+        model = net()
+        super().__init__(
+            model, torch.nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), 0.1)
+        )
+        self.state = state
+
+    def validation_step(self, batch: Any) -> Any:
+        output = super().validation_step(batch)
+        return {**output, "size": float(len(batch[0])), "step": torch.tensor(self.state.step)}
+
+
+@pytest.mark.row("D22")
+def test_numbers_of_an_output_are_metrics_and_an_injected_state_is_that_of_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    batches = Loader(points(16), batch_size=8)
+    valid = Loader(points(12), batch_size=8)
+    engine = RecordedEngine(Judging(State()), batches, epochs=1, evaluate={"val": valid})
+
+    state = engine.run()
+
+    assert state.metrics["val/size"] == (8 * 8 + 4 * 4) / 12
+    assert state.metrics["val/step"] == 2

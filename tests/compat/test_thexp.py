@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from assay.config import load, plain
+from assay.config.older_systems.names import install
 from assay.core.facts import Evaluated
 from assay.formats import run_file
 from assay.formats.event_log import read_events
@@ -356,9 +357,21 @@ class Halves(Trainer):
 
 
 class Counts(Callback):
+    def __init__(self):
+        self.seen = 0
+
     def on_batch_end(self, trainer):
         params = trainer.params
         print("after", params.eidx, params.idx, params.global_step)
+
+    def on_iteration_end(self, params, meter, **kwargs):
+        self.seen += params.global_step == kwargs["global_step"] and meter.mean("half") == 0.5
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_step_over(self):
+        print("never")
 
 
 params = Params()
@@ -393,6 +406,11 @@ def test_the_lines_have_the_formats_of_the_meter_and_the_parameters_count(
     assert f"| run | {view.id} |\n| status | finished |" in page and ", 8 steps |" in page
     assert "[checkpoints/step-000000008](../checkpoints/step-000000008)" in page
     assert "board/" in page.partition("## Files")[2]
+    last = view.folder.checkpoints / "step-000000008" / "Counts.json"
+    assert json.loads(last.read_text(encoding="utf-8")) == {"epoch": 2, "seen": 8}
+    assert "Counts.on_step_over is no moment" in done.stderr + view.path.joinpath(
+        "log.txt"
+    ).read_text(encoding="utf-8")
 
 
 @pytest.mark.row("C58")
@@ -488,3 +506,18 @@ def test_the_command_of_a_record_that_was_not_made_here_is_not_run(
     assert changed.returncode == 2 and "takes no keys" in changed.stderr
     assert foreign.returncode == 2 and "planted" not in foreign.stdout
     assert "was not made here" in foreign.stderr
+
+
+@pytest.mark.row("C71")
+@pytest.mark.parametrize("k", [1, 5])
+def test_classify_is_the_share_of_samples_whose_class_is_among_the_first_k(k: int) -> None:
+    install("thexp")
+    from thexp.calculate.accuracy import classify  # type: ignore[import-not-found]
+
+    logits, labels = torch.randn(200, 10), torch.randint(0, 10, (200,))
+
+    (share,) = classify(logits, labels, topk=(k,))
+
+    first = [sorted(range(10), key=lambda c: -row[c])[:k] for row in logits.tolist()]
+    pairs = zip(labels.tolist(), first, strict=True)
+    assert share == pytest.approx(sum(label in best for label, best in pairs) / 200)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
+from assay.config.lazy import Section
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _INJECT = "__assay_inject__"
@@ -67,8 +69,8 @@ def provision_of(target: object) -> Provision | None:
 def configurable(init: F) -> F:
     """Let an `__init__` also take one mapping in place of keyword arguments; keywords win over it.
 
-    A class method `from_config(cfg)` may translate the mapping to arguments; without one its keys
-    are the arguments.
+    A class method `from_config(cfg)` may translate the mapping, whose keys are attributes too, to
+    arguments; without one its keys are the arguments.
     """
 
     @functools.wraps(init)
@@ -81,7 +83,7 @@ def configurable(init: F) -> F:
         if not args:
             kwargs.pop("cfg")
         explain = getattr(type(self), "from_config", dict)
-        init(self, **{**explain(config), **kwargs})
+        init(self, **{**explain(_with_attributes(config)), **kwargs})
 
     setattr(wrapper, _CONFIGURABLE, True)
     return wrapper  # type: ignore[return-value]
@@ -90,6 +92,13 @@ def configurable(init: F) -> F:
 def is_configurable(target: Callable[..., Any]) -> bool:
     """Return True if a class takes one mapping in place of its keyword arguments."""
     return getattr(getattr(target, "__init__", None), _CONFIGURABLE, False) is True
+
+
+def _with_attributes(value: Any) -> Any:
+    """Return a dictionary, and those inside, as sections; anything else as it is."""
+    if type(value) is not dict:
+        return value
+    return Section({key: _with_attributes(item) for key, item in value.items()})
 
 
 def _is_mapping(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from assay.core.signals import stopping
 from assay.engine import Engine, Evaluate, Save, Saver, State
+from assay.engine.metrics.outputs import Evaluation
 from assay.formats.run_file import Best
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run
@@ -56,11 +57,39 @@ def train_recorded(engine: Engine, run: Run) -> State:
     return state
 
 
+class MeansOfNumbers:
+    """Pipe of an evaluation: the mean over the samples of each number in an output.
+
+    `known` are metrics that are measured otherwise; the loss is one, too.
+    """
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self.known = {"loss", *known}
+
+    def begin_eval(self, evaluation: Evaluation) -> None:
+        self._evaluation = evaluation
+        self._sums: dict[str, Any] = {}
+
+    def __call__(self, output: Any) -> Any:
+        for name, value in output.items() if isinstance(output, Mapping) else ():
+            is_number = isinstance(value, int | float) or getattr(value, "ndim", None) == 0
+            if is_number and name not in self.known:
+                weighted = value * self._evaluation.size
+                self._sums[name] = self._sums.get(name, 0) + weighted
+        return output
+
+    def end_eval(self, evaluation: Evaluation) -> Mapping[str, float]:
+        count = max(1, evaluation.samples)
+        return {name: float(total) / count for name, total in self._sums.items()}
+
+
 class RecordedEngine:
     """Engine of assay with a record, as `flame.Engine`; it has what the engine has.
 
-    `evaluate` are loaders by split, evaluated after each epoch; `best` is a metric and its mode,
-    ("val/acc", "max"). A script that is killed resumes by `assay resume`.
+    `evaluate` are loaders by split, evaluated after each epoch: metrics are those of the process,
+    and the mean of each number in the output of a validation step. `best` is a metric and its mode,
+    ("val/acc", "max"). A `State` that was injected into the process is that of the engine from here
+    on. A script that is killed resumes by `assay resume`.
     """
 
     def __init__(
@@ -77,8 +106,12 @@ class RecordedEngine:
         name = tag or type(process).__name__
         self.record = start(tag=name, config=dict(config or {}), resumable=True)
         self.engine = Engine(process, train, recorder=self.record, **given)
+        for attribute, value in list(vars(process).items()):
+            if isinstance(value, State):
+                setattr(process, attribute, self.engine.state)
         if evaluate:
-            self.engine.bus.extend(Evaluate(evaluate).handlers())
+            means = MeansOfNumbers(known=getattr(process, "metrics", ()))
+            self.engine.bus.extend(Evaluate(evaluate, pipes=[means]).handlers())
         saver = add_checkpoints(self.engine, self.record, best)
         if saver is not None:
             self.engine.resume(saver)  # a new record has no checkpoint

@@ -74,6 +74,8 @@ class Logger:
     def warning(self, *values: object, prefix: object = "") -> None:
         self._say(logging.WARNING, values, prefix)
 
+    warn = warning  # the name in thexp
+
     def error(self, *values: object, prefix: object = "", exc_info: Any = False) -> None:
         """With `exc_info=True`, inside of an `except`, the traceback follows."""
         self._say(logging.ERROR, values, prefix, exc_info=exc_info)

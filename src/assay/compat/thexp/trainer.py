@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from assay.compat.fitting_call import call_fitting
+from assay.compat.plain_state import PlainState
 from assay.compat.recorded import add_checkpoints, train_recorded
-from assay.compat.thexp.params import PermissiveParams
-from assay.core.errors import InputError
+from assay.compat.thexp.params import COUNTERS, PermissiveParams
+from assay.core.errors import InputError, did_you_mean
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
@@ -164,11 +166,13 @@ class Trainer:
         return {name: value for name, value in metrics.items() if name.startswith(f"{split}/")}
 
 
-class Callback:
-    """Base class of callbacks: override the methods of `MOMENTS`, which get the trainer.
+class Callback(PlainState):
+    """Base class of callbacks: write the methods of `MOMENTS`, which get the trainer.
 
-    `hook` adds it to a trainer and `unhook` removes it, also during training. The lower `priority`
-    is called first; while `enabled` is false nothing is called.
+    A method may take the trainer alone, or any of `trainer`, `params`, `meter` (the means of the
+    epoch), `epoch` and `eidx` (from 1), `idx`, `global_step` and `logs` (the metrics). `hook` adds
+    it to a trainer and `unhook` removes it, also during training. The lower `priority` is called
+    first; while `enabled` is false nothing is called.
     """
 
     priority = 0
@@ -178,8 +182,13 @@ class Callback:
         "on_train_end": (Event.RUN_END, ""),
         "on_epoch_begin": (Event.EPOCH_BEGIN, ""),
         "on_epoch_end": (Event.EPOCH_END, ""),
-        "on_batch_begin": (Event.STEP_BEGIN, ""),
-        "on_batch_end": (Event.STEP_END, ""),
+        **dict.fromkeys(
+            ("on_batch_begin", "on_train_batch_begin", "on_iteration_begin"),
+            (Event.STEP_BEGIN, ""),
+        ),
+        **dict.fromkeys(
+            ("on_batch_end", "on_train_batch_end", "on_iteration_end"), (Event.STEP_END, "")
+        ),
         "on_eval_begin": (Event.EVAL_BEGIN, "eval"),
         "on_eval_end": (Event.EVAL_END, "eval"),
         "on_test_begin": (Event.EVAL_BEGIN, "test"),
@@ -189,7 +198,13 @@ class Callback:
     """Method -> the event that calls it, and the split that it is about."""
 
     def hook(self, trainer: Trainer) -> None:
-        """Let this trainer call it."""
+        """Let this trainer call it; warn of methods that sound like moments, and are none."""
+        for name in dir(self):
+            if name.startswith("on_") and name not in (*self.MOMENTS, "on_record_end"):
+                near = did_you_mean(name, self.MOMENTS)
+                trainer.logger.warning(
+                    "%s.%s is no moment, and is not called. %s", self, name, near
+                )
         self.trainer = trainer
         trainer.callbacks.append(self)
         if trainer.engine is not None:
@@ -233,7 +248,11 @@ class _Call:
     def __call__(self, state: State) -> None:
         callback, name = self.key
         if callback.enabled and (not self.split or state.split == self.split):
-            getattr(callback, name)(callback.trainer)
+            trainer = callback.trainer
+            counts = {each: getattr(trainer.params, each, None) for each in COUNTERS}
+            offered = {**counts, "trainer": trainer, "params": trainer.params}
+            offered |= {"epoch": counts["eidx"], "meter": trainer.average, "logs": state.metrics}
+            call_fitting(getattr(callback, name), trainer, **offered)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Call) and self.key == other.key
