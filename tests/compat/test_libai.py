@@ -116,6 +116,7 @@ dataloader.test = [dataloader.test[0], deepcopy(dataloader.test[0])]
 """
 
 
+@pytest.mark.row("E51")
 def test_every_other_key_of_the_tutorial_is_a_key_of_assay(project: Path) -> None:
     with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
         file.write(MORE)
@@ -188,6 +189,7 @@ def test_a_test_set_that_is_not_there_is_refused(project: Path) -> None:
         )
 
 
+@pytest.mark.row("E13")
 @pytest.mark.parametrize(("setting", "meant"), OVERRIDES.items())
 def test_an_override_names_a_key_of_libai(
     project: Path, setting: str, meant: tuple[str, Any]
@@ -241,7 +243,7 @@ train.train_iter, train.train_epoch, train.amp = 4, 0, dict(enabled=False)
 """
 
 
-@pytest.mark.row("E60")
+@pytest.mark.row("E60", "E11", "E41")
 def test_an_evaluator_of_ones_own_measures_two_test_sets_of_which_one_is_the_other(
     python: Run, project: Path
 ) -> None:
