@@ -30,7 +30,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
-        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         with contextlib.closing(link):
             data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             link.request(method, path, data, {n.replace("_", "-"): v for n, v in headers.items()})
