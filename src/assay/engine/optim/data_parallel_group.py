@@ -6,6 +6,7 @@ The implementations for several ranks are in `engine.parallel`, above this room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +17,22 @@ from assay.engine.data.source import Window
 from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor
 from assay.engine.optim.clip import clip_norm_
 from assay.formats.heartbeats import Heartbeats, NoHeartbeats
+
+
+@dataclass(frozen=True, slots=True)
+class RankLosses:
+    """Losses of a window on one rank, or on all: a sum and a weight after another in `values`.
+
+    `kind` says whose they are, in JSON; it is empty on a rank that has none, and takes the kind of
+    rank 0, which always has a loss. `known` is the kind of all ranks in the step before: if it
+    holds again, one all-reduce does it all. `reached` counts for each parameter the ranks on which
+    it has a gradient.
+    """
+
+    kind: str
+    values: Sequence[float]
+    known: str = ""
+    reached: Sequence[float] = ()
 
 
 class DataParallelGroup:
@@ -62,22 +79,12 @@ class DataParallelGroup:
         """Return the sums over the ranks that hold the same part of the model."""
         return list(values)
 
-    def all_reduce_losses(
-        self,
-        kind: str,
-        values: Sequence[float],
-        *,
-        has_none: bool,
-        known: str = "",
-        more: Sequence[float] = (),
-    ) -> tuple[str, list[float], list[float]]:
-        """Return the kind of the losses, their sums over all ranks, and the sums of `more`.
+    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+        """Return the losses of all ranks, added up to the same bits on each.
 
-        A rank with `has_none` takes the kind of rank 0, which always has a loss. `known` is what
-        this returned a step before: if it holds again, one all-reduce does it all. InputError where
-        two ranks have losses of different kinds.
+        InputError where two ranks have losses of different kinds.
         """
-        return kind, list(values), list(more)
+        return own
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         """Sum tensors over all ranks in place; each rank gives as many, of the same shapes."""

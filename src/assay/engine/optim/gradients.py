@@ -21,7 +21,7 @@ from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor, local_
 from assay.engine.numerics.seed import restore_generators
 from assay.engine.numerics.sparse import entries
 from assay.engine.optim.clip import clip_norm_
-from assay.engine.optim.data_parallel_group import DataParallelGroup
+from assay.engine.optim.data_parallel_group import DataParallelGroup, RankLosses
 from assay.engine.optim.losses import (
     Loss,
     Losses,
@@ -355,7 +355,7 @@ class Gradients:
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
         term.grads = None
 
-    def _all_reduce_losses(self) -> list[float]:
+    def _all_reduce_losses(self) -> Sequence[float]:
         """Sum losses and weights over all ranks, to the same bits on each.
 
         The share of a rank may be empty: it takes the kinds that rank 0 has. Returns on how many
@@ -367,18 +367,13 @@ class Gradients:
         for term in terms.values():
             flat.append(term.sum(read_now))
             flat.append(float(term.weight or 0.0))
-        own_kind = json.dumps([bool(self.named), own, self._kind])
-        kind, sums, reached = self.ranks.all_reduce_losses(
-            own_kind,
-            flat,
-            has_none=not terms,
-            known=self._agreed_kind,
-            more=() if self.ranks.sharding is not None else self._are_reached(),
-        )
-        self._agreed_kind = kind
-        is_named, names, _ = json.loads(kind)
-        values = sums[::2]
-        weights = sums[1::2]
+        kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
+        reached = () if self.ranks.sharding is not None else self._are_reached()
+        losses = self.ranks.all_reduce_losses(RankLosses(kind, flat, self._agreed_kind, reached))
+        self._agreed_kind = losses.kind
+        is_named, names, _ = json.loads(losses.kind)
+        values = losses.values[::2]
+        weights = losses.values[1::2]
         for (name, how), value, weight in zip(names, values, weights, strict=True):
             total = torch.tensor(value, dtype=torch.float64)
             divisors = {"": None, "pair": weight, "weighed": weight / self.ranks.samples}
@@ -389,7 +384,7 @@ class Gradients:
             term.scalars = [(total, 1.0)]
             term.weight = divisor
             term.over = 1
-        return reached
+        return losses.reached
 
     def _are_reached(self) -> list[bool]:
         """Return for each parameter whether there is a gradient, or one of a sum to be added."""

@@ -8,6 +8,7 @@ import math
 import pickle
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -20,7 +21,7 @@ from assay.core.stop import Stop
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import global_norm, local_tensor
 from assay.engine.numerics.sparse import components
-from assay.engine.optim.data_parallel_group import DataParallelGroup
+from assay.engine.optim.data_parallel_group import DataParallelGroup, RankLosses
 from assay.formats.manifest import MeshAxis
 
 BUCKET_BYTES = 25 * 2**20
@@ -60,50 +61,40 @@ class DistributedGroup(DataParallelGroup):
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def all_reduce_losses(
-        self,
-        kind: str,
-        values: Sequence[float],
-        *,
-        has_none: bool,
-        known: str = "",
-        more: Sequence[float] = (),
-    ) -> tuple[str, list[float], list[float]]:
-        number = 0.0 if has_none else _number_of(kind)
-        if not known:
-            known = self._agree_on_kind(kind, number)
+    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+        number = _number_of(own.kind)
+        known = own.known or self._agree_on_kind(own.kind)
         width = 2 * len(json.loads(known)[1])
-        own = [number, *(values if number == _number_of(known) else [0.0] * width)]
+        numbers = [number, *(own.values if number == _number_of(known) else [0.0] * width)]
         # Each rank has a place of its own, and they are added up here: in one order, whatever gloo
         # does with longer lists.
-        places = [0.0] * (len(own) * self.size)
-        places[self.rank * len(own) : (self.rank + 1) * len(own)] = own
-        sums = self.all_reduce_stage_values([*places, *more])
-        rows = [sums[i : i + len(own)] for i in range(0, len(places), len(own))]
+        places = [0.0] * (len(numbers) * self.size)
+        places[self.rank * len(numbers) : (self.rank + 1) * len(numbers)] = numbers
+        sums = self.all_reduce_stage_values([*places, *own.reached])
+        rows = [sums[i : i + len(numbers)] for i in range(0, len(places), len(numbers))]
         if not {row[0] for row in rows} <= {0.0, _number_of(known)}:
-            return self.all_reduce_losses(kind, values, has_none=has_none, more=more)
-        totals = [sum(column) for column in zip(*rows, strict=True)]
-        return known, totals[1:], sums[len(places) :]
+            return self.all_reduce_losses(replace(own, known=""))
+        _, *values = (sum(column) for column in zip(*rows, strict=True))
+        return RankLosses(known, values, known, reached=sums[len(places) :])
 
-    def _agree_on_kind(self, kind: str, number: float) -> str:
-        """Return the kind of the losses of all ranks; `number` is 0 on one that has none."""
-        has_none = not number
+    def _agree_on_kind(self, own: str) -> str:
+        """Return the kind of the losses of all ranks."""
         kinds = [0.0] * self.size
-        kinds[self.rank] = number
+        kinds[self.rank] = _number_of(own)
         kinds = self.all_reduce_stage_values(kinds)
-        if 0.0 in kinds or len(set(kinds)) > 1:
-            known = self.all_gather_stage(None if has_none else kind)
-            for rank, theirs in enumerate(known):
-                if theirs not in (None, known[0]):
-                    raise InputError(
-                        f"The losses of one step are of another kind on rank {rank} ({theirs})"
-                        f" than on rank 0 ({known[0]}).",
-                        fix=(
-                            "Return the same losses for every batch; one that is not to"
-                            " count may be 0."
-                        ),
-                    )
-            kind = known[0]
+        if 0.0 not in kinds and len(set(kinds)) == 1:
+            return own
+        known = self.all_gather_stage(own)
+        for rank, theirs in enumerate(known):
+            if theirs not in ("", known[0]):
+                raise InputError(
+                    f"The losses of one step are of another kind on rank {rank} ({theirs})"
+                    f" than on rank 0 ({known[0]}).",
+                    fix=(
+                        "Return the same losses for every batch; one that is not to count may be 0."
+                    ),
+                )
+        kind: str = known[0]
         return kind
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
@@ -196,8 +187,8 @@ class DistributedGroup(DataParallelGroup):
 
 
 def _number_of(kind: str) -> float:
-    """Return a number above 0 for the kind of losses."""
-    return 1.0 + crc32(kind.encode())
+    """Return a number for the kind of losses; 0 where there are none."""
+    return 1.0 + crc32(kind.encode()) if kind else 0.0
 
 
 class _HostPickler(pickle.Pickler):
@@ -328,22 +319,12 @@ class StagedGroup(DistributedGroup):
         )
         return found
 
-    def all_reduce_losses(
-        self,
-        kind: str,
-        values: Sequence[float],
-        *,
-        has_none: bool,
-        known: str = "",
-        more: Sequence[float] = (),
-    ) -> tuple[str, list[float], list[float]]:
-        found = (
-            super().all_reduce_losses(kind, values, has_none=has_none, known=known)
-            if self.is_last
-            else None
+    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+        told = replace(own, reached=())
+        found: RankLosses = self.broadcast_last_stage(
+            super().all_reduce_losses(told) if self.is_last else None
         )
-        kind, sums, _ = self.broadcast_last_stage(found)
-        return kind, sums, self.all_reduce_stage_values(more)
+        return replace(found, reached=self.all_reduce_stage_values(own.reached))
 
     def all_gather(self, value: Any) -> list[Any]:
         found: list[Any] = self.broadcast_last_stage(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.engine.optim.data_parallel_group import RankLosses
 from assay.engine.parallel.distributed_group import DistributedGroup, StagedGroup
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline_stages import Shapes, sendable, shapes_of, split_model
@@ -40,16 +41,8 @@ class ImaginedGroup(DistributedGroup):
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def all_reduce_losses(
-        self,
-        kind: str,
-        values: Sequence[float],
-        *,
-        has_none: bool,
-        known: str = "",
-        more: Sequence[float] = (),
-    ) -> tuple[str, list[float], list[float]]:
-        return kind, list(values), list(more)
+    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+        return own
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Nobody has other values."""
@@ -67,18 +60,10 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def all_reduce_losses(
-        self,
-        kind: str,
-        values: Sequence[float],
-        *,
-        has_none: bool,
-        known: str = "",
-        more: Sequence[float] = (),
-    ) -> tuple[str, list[float], list[float]]:
-        if has_none:
-            return json.dumps([False, [["", ""]], ""]), [1.0, 0.0], list(more)
-        return kind, list(values), list(more)
+    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+        if own.kind:
+            return own
+        return replace(own, kind=json.dumps([False, [["", ""]], ""]), values=[1.0, 0.0])
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size
