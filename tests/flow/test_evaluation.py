@@ -301,6 +301,13 @@ def test_inference_builds_no_loss_and_no_optimizer_and_keeps_what_the_model_give
     assert wrong.returncode == 2 and "no [data.infer]" in wrong.stderr
     assert assay("test", "last", "--infer", "--split", "test").returncode == 0
 
+    known = list((project / "runs").iterdir())
+    weights = f'runner = "infer"\nload_weights = "{run_file.read(trained).id}@latest"\n'
+    (project / "r.toml").write_text(weights + (project / "i.toml").read_text())
+    by_config = assay("run", "r.toml")
+    assert by_config.returncode == 0, by_config.stderr
+    assert kept(the_other(project, *known)).keys() == kept(run).keys()
+
 
 # --------------------------------------------------------------------------------------------------------------- pipes
 
