@@ -48,7 +48,7 @@ engine/callbacks/save.py: Save.save_best
 engine/checkpoint/saver.py: Saver.__init__
 engine/data/source.py: Replayed.__init__
 engine/loop/bus.py: every steps
-engine/numerics/precision.py: autocast_dtype
+engine/numerics/precision.py: autocast_dtype gather_dtype
 engine/numerics/seed.py: checked_seed
 engine/optim/plateau.py: PlateauFollower.follow
 
@@ -141,7 +141,7 @@ engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2
 engine/parallel/pipeline.py: Pipeline._hand_over*2 Pipeline._loss Pipeline._uncalled_error Pipeline.join
 engine/parallel/pipeline_stages.py: _find_starts*3 _balance_starts _parts*3 pipeline_parts*2 split_model
 engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _roots _blocks_named_by_model*2
-    gather_dtype shard_model
+    shard_model
 engine/parallel/pipeline_stages.py: sendable
 engine/parallel/tensor_parallel.py: _plan_of_transformers _check_counts _check_input _resolve_plan*4 check_plan*2
     plan_of

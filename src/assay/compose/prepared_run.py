@@ -205,14 +205,10 @@ def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
         # Patterns name blocks of the whole model; a rank is about to have a few of them.
         _compile(model, sections.train, is_pipeline=True)
     if scope.mesh is not None:
+        from assay.engine.numerics.precision import gather_dtype
         from assay.engine.parallel.join import partition_model
 
-        dtype = None
-        if sections.parallel.shard_precision != "fp32":
-            from assay.engine.parallel.sharding import gather_dtype
-
-            dtype = gather_dtype(sections)
-        partition_model(model, scope.mesh, sections.parallel, dtype)
+        partition_model(model, scope.mesh, sections.parallel, gather_dtype(sections))
     return model
 
 

@@ -80,6 +80,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
 
     InputError when another launcher has started a number that the config does not ask for.
     """
+    from assay.engine.numerics.precision import gather_dtype
     from assay.engine.parallel.process_group import world
 
     count, here = asked_processes(config, launch), world()
@@ -102,10 +103,7 @@ def is_spread(config: Config, launch: Launch) -> bool:
         return False
     check_split(config, data_parallel_size(config, count))
     check_division(config)
-    if parallel_of(config).shard_precision != "fp32":
-        from assay.engine.parallel.sharding import gather_dtype
-
-        gather_dtype(sections_of(config.root))
+    gather_dtype(sections_of(config.root))
     return (count > 1 or launch.max_restarts > 0) and not launch.ranks_folder
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from assay.core.errors import InputError
+from assay.core.sections import StandardSections
 
 CHOICES = ("fp32", "tf32", "bf16", "fp16")
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,6 +42,25 @@ def in_precision(
             return forward(*args, **kwargs)
 
     return autocast
+
+
+def gather_dtype(sections: StandardSections) -> torch.dtype | None:
+    """Return the half precision in which sharded blocks gather their weights, None for their own.
+
+    Autocast makes half copies of weights that were gathered in fp32, and keeps them until the
+    backward pass; what is gathered in half precision goes with the rest of its block. InputError
+    where a forward pass wants another precision.
+    """
+    asked = sections.parallel.shard_precision
+    others = {"train": sections.train.precision, "evaluate": sections.evaluate.precision}
+    for section, precision in others.items():
+        if asked != "fp32" and precision != asked:
+            raise InputError(
+                f'[parallel] shard_precision is "{asked}", and [{section}] precision is'
+                f' "{precision}": weights that are gathered in half precision have no other.',
+                fix=f'[{section}] precision = "{asked}"; or leave shard_precision out.',
+            )
+    return autocast_dtype(asked)
 
 
 @contextmanager

@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from assay.core.errors import InputError
-from assay.core.sections import StandardSections
 from assay.engine.model.modules import blocks_of, modules_named
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.precision import autocast_dtype
 from assay.engine.numerics.structures import tensors_in
 
 if TYPE_CHECKING:
@@ -125,25 +123,6 @@ def shard_model(
         each.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         each.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     return sharding
-
-
-def gather_dtype(sections: StandardSections) -> torch.dtype | None:
-    """Return the half precision in which blocks gather their weights, None for their own.
-
-    Autocast makes half copies of weights that were gathered in fp32, and keeps them until the
-    backward pass; what is gathered in half precision goes with the rest of its block. InputError
-    where a forward pass wants another precision.
-    """
-    asked = sections.parallel.shard_precision
-    others = {"train": sections.train.precision, "evaluate": sections.evaluate.precision}
-    for section, precision in others.items():
-        if asked != "fp32" and precision != asked:
-            raise InputError(
-                f'[parallel] shard_precision is "{asked}", and [{section}] precision is'
-                f' "{precision}": weights that are gathered in half precision have no other.',
-                fix=f'[{section}] precision = "{asked}"; or leave shard_precision out.',
-            )
-    return autocast_dtype(asked)
 
 
 def _accept_views(root: nn.Module) -> None:
