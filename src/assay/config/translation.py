@@ -7,9 +7,12 @@ given, which the record shows; what stands for them is looked up where a target 
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from assay.config.diff import changed_keys
@@ -41,6 +44,7 @@ from assay.config.tree import (
     walk,
     without_names,
 )
+from assay.config.user_modules import UserModules, read_class
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
@@ -72,7 +76,7 @@ def translate(root: Table) -> tuple[Table, list[Problem]]:
     if _names_alchemy(own, calls):
         from assay.config.older_systems.alchemy_configs import translate_alchemy
 
-        own, further = translate_alchemy(own)
+        own, further = translate_alchemy(own, partial(_model_takes, own))
         notes += further
         aliases = [*OF_ALCHEMY, *aliases]  # what they make may have an alias of torch's
     root = _name_runner(_keep_larger_length(own))
@@ -309,6 +313,19 @@ def _name_runner(root: Table) -> Table:
         return root
     origin = root.key_origin("runner")
     return set_at(root, ("runner",), Leaf(older.runner, runner.origin), origin)
+
+
+def _model_takes(root: Table, argument: str) -> bool:
+    """Return whether the class of the model, as its file is written, names this argument."""
+    model = root.items["model"]
+    assert isinstance(model, Table)
+    here = [Path.cwd(), Path(root.origin.source).parent]
+    definition = read_class(str(model.target), UserModules([*here, *(f / "src" for f in here)]))
+    for method in definition.body if definition is not None else ():
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            given = method.args
+            return argument in [each.arg for each in (*given.args, *given.kwonlyargs)]
+    return False
 
 
 def _find_older_calls(root: Table) -> list[tuple[KeyPath, Table, str]]:

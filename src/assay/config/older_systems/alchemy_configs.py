@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from assay.config.tree import (
@@ -18,24 +18,28 @@ from assay.config.tree import (
     plain,
     set_at,
 )
-from assay.config.user_modules import UserModules, read_class
 from assay.core.diagnostics import Problem
 
 _MOMENT = re.compile(r"((?:begin|end)_(?:epoch|step))(?:_?pipelines?|_?pipes?)?")
 _OUTPUT_PIPES = (("task", "outputpipes"), ("model", "outputpipes"))
 _EVAL_PIPES = ("task", "evalpipes")
+_WEIGHTS: KeyPath = ("model", "model_path")
 _PERIOD = ("evaluate", "every")
 _PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
 """Process of a model that says itself how it is trained."""
 
 
-def translate_alchemy(root: Table) -> tuple[Table, list[Problem]]:
-    """Return a config of alchemy with the parts that have another place here, and notes."""
+def translate_alchemy(root: Table, takes: Callable[[str], bool]) -> tuple[Table, list[Problem]]:
+    """Return a config of alchemy with the parts that have another place here, and notes.
+
+    `takes` tells whether the model has an argument of this name.
+    """
     notes: list[Problem] = []
-    steps = (_move_timed_pipelines, _move_output_pipes, _move_handler, _move_weights, _add_process)
-    for moves in steps:
+    for moves in (_move_timed_pipelines, _move_output_pipes, _move_handler):
         root = moves(root, notes)
-    return root, notes
+    if get_at(root, _WEIGHTS) is not None and not takes("model_path"):
+        root = _move_weights(root, notes)
+    return _add_process(root), notes
 
 
 def _move_timed_pipelines(root: Table, notes: list[Problem]) -> Table:
@@ -95,10 +99,9 @@ def _move_handler(root: Table, notes: list[Problem]) -> Table:
 
 
 def _move_weights(root: Table, notes: list[Problem]) -> Table:
-    """Make `model.model_path` the section [load_weights], unless the model reads it itself."""
-    path: KeyPath = ("model", "model_path")
-    node = get_at(root, path)
-    if node is None or "load_weights" in root.items or _model_takes(root, "model_path"):
+    """Make `model.model_path` the section [load_weights]."""
+    node = get_at(root, _WEIGHTS)
+    if node is None or "load_weights" in root.items:
         return root
     notes.append(_note("model.model_path", "`load_weights`, the weights to begin with,", node))
     made = {"path": plain(node)}
@@ -106,23 +109,10 @@ def _move_weights(root: Table, notes: list[Problem]) -> Table:
         # A pipe of the user has saved it by torch, from the wrapper or from the model inside.
         made |= {"pickled": True, "rename": {r"^(?!_?model\.|criterion\.)": "_model."}}
     section = from_plain(made, node.origin)
-    return set_at(delete_at(root, path), ("load_weights",), section, node.origin)
+    return set_at(delete_at(root, _WEIGHTS), ("load_weights",), section, node.origin)
 
 
-def _model_takes(root: Table, argument: str) -> bool:
-    """Return whether the class of the model, as its file is written, names this argument."""
-    model = root.items["model"]
-    assert isinstance(model, Table)
-    here = [Path.cwd(), Path(root.origin.source).parent]
-    definition = read_class(str(model.target), UserModules([*here, *(f / "src" for f in here)]))
-    for method in definition.body if definition is not None else ():
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-            given = method.args
-            return argument in [each.arg for each in (*given.args, *given.kwonlyargs)]
-    return False
-
-
-def _add_process(root: Table, notes: list[Problem]) -> Table:
+def _add_process(root: Table) -> Table:
     """Let the model say how it is trained, where no [process] does."""
     model = root.items.get("model")
     is_of_torch = isinstance(model, Table) and str(model.target).startswith("torch.")
