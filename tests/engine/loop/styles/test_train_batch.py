@@ -194,9 +194,11 @@ def test_a_trainer_may_say_what_is_measured() -> None:
 
 # ----------------------------------------------------------------------------------------------------------- callbacks
 
+BATCH_BEGIN = ["batch_begin", "train_batch_begin", "iteration_begin"]
+BATCH_END = ["batch_end", "train_batch_end", "iteration_end"]
+"""Names of one moment each."""
 ORDER = [
-    "train_begin",
-    *["epoch_begin", "batch_begin", "batch_end", "batch_begin", "batch_end"],
+    *["train_begin", "epoch_begin", *BATCH_BEGIN, *BATCH_END, *BATCH_BEGIN, *BATCH_END],
     *["eval_begin", "eval_end", "test_begin", "test_end", "epoch_end", "train_end"],
 ]
 
@@ -298,7 +300,7 @@ def test_an_exception_of_a_callback_is_raised_with_its_name_and_the_others_hear_
         noted(Noting(notes, priority=-1), Fails())
 
     assert caught.value.__notes__ == ["in handler Fails.on_batch_end at step_end 1"]
-    assert notes == ["train_begin", "epoch_begin", "batch_begin", "batch_end", "exception"]
+    assert notes == ["train_begin", "epoch_begin", *BATCH_BEGIN, *BATCH_END, "exception"]
 
 
 # ---------------------------------------------------------------------------------------------------- without a trainer
