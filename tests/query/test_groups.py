@@ -82,10 +82,10 @@ def test_a_repeat_that_failed_is_counted_and_not_averaged(project: Project) -> N
     assert (table.groups[0].finished, none["acc"].mean) == (0, 0.3)
 
 
-def test_a_list_of_groups_begins_with_what_is_best(project: Project) -> None:
+def test_a_list_of_groups_begins_with_the_best_of_what_its_runs_watch(project: Project) -> None:
     same_but_seed(project, "small", [0.9, 0.8])
 
-    assert grouped(project).names == ("best",)
+    assert grouped(project).names == ("acc.max",)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
