@@ -299,8 +299,9 @@ def test_a_terminal_gets_the_newest_runs_and_a_pipe_all(
     said = assay("ls", "--columns", "tag")
 
     assert [line.strip() for line in said.lines] == ["tag", "new", "old"]
-    assert said.err == "... the first 2; -n N shows another number\n"
+    assert said.err == "... a terminal gets 2 runs at most; -n N shows another number\n"
     assert len(assay("ls", "-n", "3").lines) == 4
+    assert assay("ls", "-n", "2").err == ""
     assert len(json.loads(assay("ls", "--json").out)) == 3
 
 

@@ -47,6 +47,7 @@ def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
 
 def lies_under(file: str, roots: Sequence[str]) -> bool:
     """Return True for a source file below `roots` that belongs to no installed package there."""
+    # Most files lie below no root: this asks of all roots in one call.
     return file.startswith(tuple(roots)) and any(
         file.startswith(_folder(root))
         and not _INSTALLED.search(file, len(root.rstrip(os.sep)))

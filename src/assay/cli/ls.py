@@ -30,7 +30,7 @@ from assay.store.layout import Project
 _LESS_NEEDED = ("tag", "best", "project", "kind", "age", "duration")
 """Columns that nobody asked for by name, the first one to be left out last."""
 _AT_TERMINAL = 500
-"""So many runs are printed to a terminal, which keeps no more lines; to a pipe all are."""
+"""Runs that are printed to a terminal at most, unless asked for; to a pipe all are."""
 
 
 @click.command(
@@ -97,7 +97,9 @@ def command(
     as_csv: bool,
     **given: Any,
 ) -> int:
-    if limit is None and not (as_json or as_csv or group) and width(sys.stdout) is not None:
+    is_text = not (as_json or as_csv or group)
+    is_cut = is_text and limit is None and width(sys.stdout) is not None
+    if is_cut:
         limit = _AT_TERMINAL
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
@@ -135,8 +137,8 @@ def command(
         echo(table.to_csv(), end="")
     elif len(table):
         _print_fitting(table, differing or ([] if columns else _LESS_NEEDED), diff=diff)
-        if len(table) == _AT_TERMINAL:
-            echo(f"... the first {_AT_TERMINAL}; -n N shows another number", err=True)
+        if is_cut and len(table) == limit:
+            echo(f"... a terminal gets {limit} runs at most; -n N shows another number", err=True)
     else:
         echo(_none(homes, asked))
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 class PlainState:
     """Object whose plain attributes are its state: a best value, a count, a history.
 
-    Left out are those that begin with `_` or are called as an argument of the constructor.
+    Left out are those whose name begins with `_` or is that of an argument of the constructor.
     """
 
     def state_dict(self) -> dict[str, Any]:

@@ -288,9 +288,8 @@ class _Exporting:
         """Write what lies beside the model."""
         from safetensors.torch import save
 
-        from assay.report.model_card import (
-            make_export_readme,
-        )  # numpy: a check of a config has none
+        # numpy: a check of a config has none
+        from assay.report.model_card import make_export_readme
 
         batch = {f"input.{name}": tensor for name, tensor in interface.example.items()}
         batch |= {f"output.{name}": tensor for name, tensor in interface.expected.items()}

@@ -12,7 +12,7 @@ EndStatus = Literal["finished", "failed", "stopped"]
 END_STATUSES: tuple[EndStatus, ...] = get_args(EndStatus)
 
 COSTS = ("speed/", "time/", "memory/", "energy/")
-"""How the names of the metrics begin that say what a run cost, and nothing of what it learned."""
+"""Prefixes of the metrics of cost: of time, memory and energy, not of what was learned."""
 
 MAX_NAME_BYTES = 0xFFFF
 """Length of the longest name of a metric, in UTF-8."""

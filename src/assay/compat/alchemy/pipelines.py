@@ -56,8 +56,11 @@ class OutputPipeline(Registrable, PlainState):
         own = cls.__dict__.get("__call__")
         if own is not None and _takes_names(own):
             # By setattr, as mypy forbids to assign a method.
-            by_name = partial(_call_with_fields, own)
-            setattr(cls, "__call__", lambda self, output: by_name(self, output))  # noqa: B010
+
+            def call(self: Any, output: Any) -> Any:
+                return _call_with_fields(own, self, output)
+
+            setattr(cls, "__call__", call)  # noqa: B010
 
 
 class EvalPipeline(Registrable, PlainState):

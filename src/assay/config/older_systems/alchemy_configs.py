@@ -23,7 +23,6 @@ from assay.core.diagnostics import Problem
 _MOMENT = re.compile(r"((?:begin|end)_(?:epoch|step))(?:_?pipelines?|_?pipes?)?")
 _OUTPUT_PIPES = (("task", "outputpipes"), ("model", "outputpipes"))
 _EVAL_PIPES = ("task", "evalpipes")
-_WEIGHTS: KeyPath = ("model", "model_path")
 _PERIOD = ("evaluate", "every")
 _PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
 """Process of a model that says itself how it is trained."""
@@ -37,9 +36,7 @@ def translate_alchemy(root: Table, takes: Callable[[str], bool]) -> tuple[Table,
     notes: list[Problem] = []
     for moves in (_move_timed_pipelines, _move_output_pipes, _move_handler):
         root = moves(root, notes)
-    if get_at(root, _WEIGHTS) is not None and not takes("model_path"):
-        root = _move_weights(root, notes)
-    return _add_process(root), notes
+    return _add_process(_move_weights(root, takes, notes)), notes
 
 
 def _move_timed_pipelines(root: Table, notes: list[Problem]) -> Table:
@@ -98,10 +95,11 @@ def _move_handler(root: Table, notes: list[Problem]) -> Table:
     return set_at(delete_at(root, path), ("backward",), handler, handler.origin)
 
 
-def _move_weights(root: Table, notes: list[Problem]) -> Table:
-    """Make `model.model_path` the section [load_weights]."""
-    node = get_at(root, _WEIGHTS)
-    if node is None or "load_weights" in root.items:
+def _move_weights(root: Table, takes: Callable[[str], bool], notes: list[Problem]) -> Table:
+    """Make `model.model_path` the section [load_weights], unless the model reads it itself."""
+    path: KeyPath = ("model", "model_path")
+    node = get_at(root, path)
+    if node is None or "load_weights" in root.items or takes("model_path"):
         return root
     notes.append(_note("model.model_path", "`load_weights`, the weights to begin with,", node))
     made = {"path": plain(node)}
@@ -109,7 +107,7 @@ def _move_weights(root: Table, notes: list[Problem]) -> Table:
         # A pipe of the user has saved it by torch, from the wrapper or from the model inside.
         made |= {"pickled": True, "rename": {r"^(?!_?model\.|criterion\.)": "_model."}}
     section = from_plain(made, node.origin)
-    return set_at(delete_at(root, _WEIGHTS), ("load_weights",), section, node.origin)
+    return set_at(delete_at(root, path), ("load_weights",), section, node.origin)
 
 
 def _add_process(root: Table) -> Table:

@@ -38,7 +38,8 @@ Reduction = Literal["mean", "sum"]
 """A mean over the samples of a batch, or a sum."""
 
 LENGTH, VALUE = 1, 2
-"""What Python has read of tensors: its numbers may hang on the batch from then on."""
+"""What the code has read of a tensor into Python: its length, or a value. A number that it computes
+afterwards may depend on the batch, and is no constant any more."""
 ROUNDING = 1e-5
 """At most so much keeps a divisor from zero; it changes no loss."""
 
