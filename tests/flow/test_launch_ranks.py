@@ -27,6 +27,18 @@ def test_a_rank_that_torch_ended_after_a_death_does_not_lend_the_run_its_exit_co
     assert "was killed by SIGKILL" in str(outcome["exception"])
 
 
+def test_a_mistake_that_another_rank_told_first_keeps_its_exit_code(tmp_path: Path) -> None:
+    """Rank 0 found the same, but obeyed the SIGTERM of torch before it could say so."""
+    ranks = RankFolder(tmp_path)
+    ranks.report(0, TaskReport(status="stopped", signal=15, exit_code=143))
+    ranks.report(1, TaskReport(status="failed", exit_code=2, error="rank 1: no such layer"))
+
+    outcome = outcome_of(ranks, ranks.reports()[0], [], 0)
+
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 2)
+    assert "no such layer" in str(outcome["exception"])
+
+
 def test_the_word_of_a_launcher_that_comes_a_moment_after_a_death_is_waited_for(
     tmp_path: Path,
 ) -> None:

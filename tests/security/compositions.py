@@ -84,11 +84,11 @@ CHANGES = (
     "os.chmod",
     "os.truncate",
 )
-NAMING = ("open", "os.scandir", "os.listdir", *CHANGES)
+NAMING = ("open", "os.scandir", "os.listdir", "os.walk", *CHANGES)
 """Events of a file, whose name in the project may be any text of the config."""
 WITH_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
-ASKED_BY_TORCH = ("triton",)
-"""Packages that torch imports where they are, whatever a config says: its counter of operations does."""
+ASKED_BY_LIBRARIES = ("triton", "gmpy2", "gmpy", "flint", "linkify_it")
+"""What torch, mpmath and markdown-it import where it is installed, whatever a config says."""
 READERS = {"masked_text.py", "text.py"}
 """Files of data sets whose argument is the path of a text that they read, wherever it lies."""
 WORKERS = {"workers.py", "resource_sharer.py", "reductions.py"}
@@ -136,7 +136,7 @@ class Watch:
         if event == "import":
             top = str(arguments[0]).partition(".")[0]
             is_known = top in sys.modules or top in sys.stdlib_module_names or top in self.installed
-            return not is_known and top not in ASKED_BY_TORCH
+            return not is_known and top not in ASKED_BY_LIBRARIES
         if event == "exec":
             file = getattr(arguments[0], "co_filename", "")
             return not file.startswith(self.trusted_code) and not self._is_made_by_trusted_code(
@@ -161,7 +161,11 @@ class Watch:
 
     def _are_inside(self, event: str, arguments: tuple[Any, ...]) -> bool:
         """Whether a change stays in the project, at both of its ends if it has two."""
-        return all(map(self._is_inside, arguments[: 2 if event in WITH_TWO_PATHS else 1]))
+        paths = arguments[: 2 if event in WITH_TWO_PATHS else 1]
+        if event == "os.symlink":  # its target is relative to the folder of the link
+            target, link = map(os.fsdecode, paths)
+            paths = (os.path.join(os.path.dirname(link), target), link)
+        return all(map(self._is_inside, paths))
 
     def _is_inside(self, path: Any) -> bool:
         if isinstance(path, int):

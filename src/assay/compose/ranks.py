@@ -315,7 +315,8 @@ def outcome_of(
     cause = _first_cause(ranks.reports(), ranks.error(), deaths)
     if cause is not None:
         # Rank 0 may have obeyed the SIGTERM by which torch ends the ranks that are left.
-        code = first.exit_code if first.status == "failed" else 1
+        failed = (first, *ranks.reports().values())
+        code = next((each.exit_code for each in failed if each.status == "failed"), 1)
         return {"status": "failed", "exception": cause, "exit_code": code or 1}
     if not first.status:
         return {"status": "failed", "exit_code": 1}
