@@ -21,6 +21,7 @@ from assay.engine import (
     ByHand,
     Engine,
     Evaluate,
+    Loader,
     OptimizerStep,
     Save,
     Saver,
@@ -532,6 +533,27 @@ def test_a_state_that_another_part_hides_is_named_with_its_place(
 def test_a_callback_without_a_state_dict_is_named_and_one_with_it_is_not() -> None:
     assert look(supervised(net()), Listener())[0] == "not kept: Listener.best"
     assert look(supervised(net()), Saved())[0] == NOTHING
+
+
+class CountedPairs:
+    """Data set that counts what was taken from it."""
+
+    seen = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.seen += 1
+        return torch.ones(4), torch.ones(2)
+
+
+def test_a_state_of_evaluation_data_is_named_by_its_split() -> None:
+    evaluate = Evaluate({"valid": Loader(CountedPairs(), batch_size=4)}, every="1 step")
+
+    finding = look(supervised(net()), evaluate)[0]
+
+    assert finding == "not kept: data valid.dataset.seen"
 
 
 def look_at_loop(

@@ -295,6 +295,8 @@ def roots_of_code(engine: Engine) -> dict[str, Any]:
     adapted = (getattr(process, name, None) for name in ("thing", "step", "wrapper"))
     roots["process"] = next((thing for thing in adapted if thing is not None), process)
     roots["backward"] = backward
+    for evaluate in engine.bus.owners(Evaluate):
+        roots |= {f"data {name}": loader for name, loader in evaluate.splits.items()}
     for handler in engine.bus.order():
         owner = getattr(handler.fn, "__self__", handler.fn)
         name = handler.name.partition(".")[0]
