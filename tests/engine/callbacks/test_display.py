@@ -431,6 +431,14 @@ def test_a_resumed_run_begins_where_it_is(terminal: Callable[..., str], log: Kep
     text = terminal(runs)
 
     assert "4/6" in frames(text)[0] and frames(text)[0].startswith("epoch 2/2")
+    (line,) = [line for line in screen(text) if line.startswith("epoch")]
+    assert re.match(r"epoch  2/2  step     6  loss [\d.]+ \(after step 4\)  ", line)
+
+
+def test_a_run_that_begins_with_an_epoch_says_nothing_of_what_its_loss_is_of(
+    terminal: Callable[..., str], log: Kept
+) -> None:
+    assert "after step" not in terminal(engine())
 
 
 @pytest.mark.row("A47")

@@ -76,6 +76,7 @@ class Display:
         self._drawn = (0.0, 0)
         self._wait_s = _REFRESH_S
         self._begun = (0.0, 0)
+        self._since = ""
         self._told = 0.0
         self._told_at: int | None = None
         self._evaluated_at: int | None = None
@@ -113,6 +114,7 @@ class Display:
         self._weights = _averaged_weights(engine)
         self._told = time.perf_counter()
         self._begun = (self._told, engine.state.step)
+        self._since = f" (after step {engine.state.step})" if engine.state.epoch_step else ""
         self._told_at = engine.state.step
         if not self.is_live or self.page is not None:
             return
@@ -190,12 +192,17 @@ class Display:
             self._tell_evaluation(engine)
 
     def tell(self, engine: Engine) -> None:
-        """Print a line: mean loss since the line before, metrics of this step, seconds, eta."""
+        """Print a line: mean loss since the line before, metrics of this step, seconds, eta.
+
+        The first line of a run that goes on within an epoch says what its mean is of.
+        """
         state = engine.state
         now = time.perf_counter()
         begun = state.epoch if state.epoch_step == 0 else state.epoch + 1
         of = f"/{state.max_epochs}" if state.max_epochs else ""
-        parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", f"loss {_loss(state):.4f}"]
+        loss = f"loss {_loss(state):.4f}{self._since}"
+        self._since = ""
+        parts = [f"epoch {begun:>2}{of}", f"step {state.step:>5}", loss]
         if self._evaluated_at == state.step:
             parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
             parts += self._weights
