@@ -16,8 +16,9 @@ export interface Question {
 
 export const PAGE = 200;
 const MOST_PREFETCHED = 20_000;
-/** Pages of one request that nobody waits for: the table is drawn anew for each answer. */
-const PAGES_AHEAD = 5;
+/** Pages of one request that nobody waits for: up to 500 runs the server looks up, for more it walks through all. */
+const PAGES_AHEAD = 2;
+const PATIENCE_MS = 100;
 
 /** One row: a run, also one inside of a group that is open, or a group. */
 export type Line = { kind: "run"; run: RunLine; isInside?: boolean } | { kind: "group"; group: GroupLine };
@@ -175,7 +176,7 @@ export class Rows {
     this.changed();
   }
 
-  /** Fetch the rest, some pages at a time: whoever scrolls finds the rows there. */
+  /** Fetch the rest, some pages at a time, from what is seen on: whoever scrolls finds the rows there. */
   private prefetch(): void {
     // While the server reads runs into a new index, each answer is soon old.
     if (this.prefetching || this.total === null || this.reading) return;
@@ -183,7 +184,8 @@ export class Rows {
     idle(() => {
       this.prefetching = false;
       const last = Math.ceil(Math.min(this.total ?? 0, MOST_PREFETCHED) / PAGE);
-      for (let page = 0; page < last; page++) {
+      for (let step = 0; step < last; step++) {
+        const page = (Math.floor(this.seen[1] / PAGE) + step) % last;
         if (this.asked.has(page) || this.abort.signal.aborted) continue;
         let pages = 1;
         while (pages < PAGES_AHEAD && page + pages < last && !this.asked.has(page + pages)) pages++;
@@ -200,8 +202,8 @@ export class Rows {
 }
 
 function idle(work: () => void): void {
-  if ("requestIdleCallback" in window) requestIdleCallback(work, { timeout: 500 });
-  else setTimeout(work, 50);
+  if ("requestIdleCallback" in window) requestIdleCallback(work, { timeout: PATIENCE_MS });
+  else setTimeout(work, PATIENCE_MS);
 }
 
 /** Return the rows of a question. Until the first of a new one have come, those of the last one stay. */

@@ -84,6 +84,8 @@ export function runTitle(run: RunLine, name: string, value: unknown): string | u
       return run.duration === null ? undefined : `${run.duration} s`;
     case "age":
       return moment(run.created);
+    case "best":
+      return run.best ? `${run.best.metric} ${whole(run.best.value)}${run.best.step === null ? "" : ` at step ${count(run.best.step)}`}` : undefined;
     case "reason":
       return run.reason;
     default:
@@ -124,11 +126,10 @@ export function RunCell({ run, name, value, now, fetchedAt, spark, color }: Cell
 
 function Best({ run, spark, color }: { run: RunLine; spark: Curve | undefined; color: string }) {
   if (!run.best) return <span className="quiet">-</span>;
-  const { metric, value, step } = run.best;
-  const shown = typeof value === "number" ? number(value) : value;
+  const { value } = run.best;
   return (
-    <span className={styles.best} title={`${metric} ${whole(value)}${step === null ? "" : ` at step ${count(step)}`}`}>
-      <span className={styles.bestValue}>{shown}</span>
+    <span className={styles.best}>
+      <span className={styles.bestValue}>{typeof value === "number" ? number(value) : value}</span>
       {spark && <Spark curve={spark} color={color} width={64} />}
     </span>
   );

@@ -1,35 +1,22 @@
 /** The table of runs: rows of 28 pixels, as many of them in the document as the window shows. */
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties, type KeyboardEvent, type PointerEvent } from "react";
+import { memo, useEffect, useMemo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
 import type { RunLine } from "../api/client";
-import type { Curve } from "../api/curves";
-import { Icon } from "../parts/icons";
 import type { ColumnSpec } from "../state/address";
-import { colorAt, useSlots } from "../state/colors";
-import { groupId, idsOf, type Line, type Rows } from "../state/rows";
+import { useSlots } from "../state/colors";
+import type { Line, Rows } from "../state/rows";
 import { useNow } from "../state/site";
-import { GroupCell, RunCell, runTitle } from "./cells";
-import { fittedWidths, isFact, isRight } from "./columns";
+import { isFact } from "./columns";
 import type { Lines } from "./expanded";
 import { HeadCell } from "./head";
+import { useInnerWidth, useLayout, useShownColumns } from "./layout";
+import { cellOf, colorIdOf, Row } from "./row";
+import { useDragSelection, type Choosing } from "./selecting";
 import { useSparks } from "./sparks";
 import styles from "./table.module.css";
 
 const ROW = 28;
-const CHECK = 30;
-const DOT = 22;
-const ADD = 32;
 const OVERSCAN = 8;
-/** How far beside the window cells are drawn, in pixels: a sideways scroll finds them there. */
-const SIDE_ROOM = 200;
-
-export interface Choosing {
-  /** Replace the selection. */
-  only: (ids: readonly string[], index: number) => void;
-  toggle: (ids: readonly string[], index: number) => void;
-  /** From the last one that was chosen to here. */
-  range: (index: number) => void;
-}
 
 export interface RunsTableProps {
   rows: Rows;
@@ -66,6 +53,10 @@ export function RunsTable(props: RunsTableProps) {
   const items = virtual.getVirtualItems();
   const first = items[0]?.index ?? 0;
   const last = items.at(-1)?.index ?? 0;
+  // A row that leaves the window gives its elements to one that comes: only texts change, which is half the work of a
+  // frame. So the order in the document is not that of the rows; `aria-owns` says the latter.
+  const places = Math.ceil((virtual.scrollRect?.height ?? 0) / ROW) + 2 * OVERSCAN + 2;
+  const placed = [...items].sort((a, b) => (a.index % places) - (b.index % places));
   useEffect(() => rows.ensure(...lines.within(first, last)), [rows, lines, first, last]);
   useEffect(() => {
     if (cursor >= 0 && cursor < total) virtual.scrollToIndex(cursor, { align: "auto" });
@@ -116,12 +107,18 @@ export function RunsTable(props: RunsTableProps) {
         onColumns={props.onColumns}
         onGroup={props.onGroup}
       />
-      <div className={styles.body} style={{ height: virtual.getTotalSize() }} data-old={props.isOld || undefined} role="rowgroup">
-        {items.map((item) => {
+      <div
+        className={styles.body}
+        style={{ height: virtual.getTotalSize() }}
+        data-old={props.isOld || undefined}
+        role="rowgroup"
+        aria-owns={items.map((item) => `row-${item.index}`).join(" ") || undefined}
+      >
+        {placed.map((item) => {
           const line = lines.lineAt(item.index);
           return (
             <Row
-              key={item.index}
+              key={item.index % places}
               index={item.index}
               line={line}
               top={item.start}
@@ -179,213 +176,12 @@ const Head = memo(function Head({ columns, kinds, lefts, sort, addColumn, onSort
   );
 });
 
-/** Return by what a row has its colour. */
-function colorIdOf(line: Line): string {
-  return line.kind === "run" ? line.run.id : groupId(line.group);
-}
-
 function isLive(line: Line | undefined): boolean {
   return line?.kind === "run" && line.run.status === "running";
 }
 
 function isSelected(line: Line, selected: ReadonlySet<string>): boolean {
   return line.kind === "run" ? selected.has(line.run.id) : line.group.ids.every((id) => selected.has(id));
-}
-
-interface RowProps {
-  index: number;
-  line: Line | undefined;
-  top: number;
-  columns: readonly ColumnSpec[];
-  kinds: ReadonlyMap<string, string>;
-  lefts: readonly (number | undefined)[];
-  /** The places of the columns that are drawn. */
-  shown: readonly number[];
-  isSelected: boolean;
-  isAtCursor: boolean;
-  differing: ReadonlySet<string>;
-  now: number;
-  fetchedAt: number;
-  spark: Curve | undefined;
-  /** The number of its colour; undefined for what was never drawn. */
-  slot: number | undefined;
-  isDark: boolean;
-  drag: DragSelection;
-  isOpen: boolean;
-  onToggle: (line: Line) => void;
-  onOpen: (run: RunLine) => void;
-  onColor: (id: string, at: DOMRect) => void;
-}
-
-const Row = memo(function Row(props: RowProps) {
-  const { index, line, top, columns, kinds, lefts, isSelected, drag } = props;
-  const style = { top };
-  if (!line) return <div className={styles.row} style={style} role="row" aria-rowindex={index + 2} data-loading="true" />;
-  const id = colorIdOf(line);
-  const color = colorAt(props.slot, props.isDark);
-  const run = line.kind === "run" ? line.run : line.group.newest;
-  return (
-    // Keys are handled by the table as a whole: arrows, x, enter.
-    // eslint-disable-next-line jsx-a11y/click-events-have-key-events
-    <div
-      id={`row-${index}`}
-      tabIndex={-1}
-      className={styles.row}
-      style={style}
-      role="row"
-      aria-rowindex={index + 2}
-      aria-selected={isSelected}
-      data-cursor={props.isAtCursor || undefined}
-      data-run={line.kind === "run" ? run.id : undefined}
-      data-inside={(line.kind === "run" && line.isInside) || undefined}
-      onClick={(event) => drag.click(index, line, event)}
-      onDoubleClick={() => props.onOpen(run)}
-    >
-      <span className={styles.corner} role="gridcell" data-check onPointerDown={(event) => drag.down(index, line, event)} onPointerEnter={() => drag.enter(index)}>
-        <span className={styles.check} data-checked={isSelected || undefined}>
-          {isSelected && <Icon name="check" size={12} />}
-        </span>
-        <button
-          type="button"
-          className={styles.dot}
-          data-none={props.slot === undefined || undefined}
-          style={{ color }}
-          tabIndex={-1}
-          aria-label={`Colour of ${run.tag || id}`}
-          onClick={(event) => {
-            event.stopPropagation();
-            props.onColor(id, event.currentTarget.getBoundingClientRect());
-          }}
-        />
-      </span>
-      {props.shown.map((at, place) => {
-        const column = columns[at]!;
-        const isAfterGap = at > 0 && props.shown[place - 1] !== at - 1;
-        const value = cellOf(line, column.name, at, columns);
-        return (
-          <span
-            key={column.name}
-            role="gridcell"
-            className={styles.cell}
-            title={line.kind === "run" ? runTitle(run, column.name, value) : undefined}
-            data-right={isRight(column, kinds.get(column.name)) || typeof value === "number" || undefined}
-            data-pinned={lefts[at] !== undefined || undefined}
-            data-differs={(isSelected && props.differing.has(column.name)) || undefined}
-            aria-colindex={isAfterGap ? at + 2 : undefined}
-            style={cellStyle(lefts[at], isAfterGap ? at + 2 : null)}
-          >
-            {line.kind === "group" && at === 0 && (
-              <button
-                type="button"
-                className={styles.open}
-                tabIndex={-1}
-                aria-expanded={props.isOpen}
-                aria-label={`Runs of ${run.tag || id}`}
-                onClick={(event) => {
-                  event.stopPropagation();
-                  props.onToggle(line);
-                }}
-              >
-                <Icon name={props.isOpen ? "chevron" : "right"} size={12} />
-                {line.group.ids.length}
-              </button>
-            )}
-            {line.kind === "run" ? (
-              <RunCell run={run} name={column.name} value={value} now={props.now} fetchedAt={props.fetchedAt} spark={props.spark} color={color} />
-            ) : (
-              <GroupCell group={line.group} name={column.name} value={value} now={props.now} />
-            )}
-          </span>
-        );
-      })}
-    </div>
-  );
-});
-
-/** Return the style of a cell: most have none of their own, which makes them cheap. */
-function cellStyle(left: number | undefined, gridColumnStart: number | null): CSSProperties | undefined {
-  if (left === undefined && gridColumnStart === null) return undefined;
-  return { ...(left !== undefined && { left }), ...(gridColumnStart !== null && { gridColumnStart }) };
-}
-
-/** Return the value of a cell: what every run has is not among the cells that the server was asked for. */
-function cellOf(line: Line, name: string, at: number, columns: readonly ColumnSpec[]): unknown {
-  if (line.kind === "group") return line.group.cells[at];
-  if (isFact(name)) return undefined;
-  const before = columns.slice(0, at).filter((each) => !isFact(each.name)).length;
-  return line.run.cells[before];
-}
-
-interface Layout {
-  widths: readonly number[];
-  template: string;
-  width: number;
-  /** How far from the left a pinned column stays; undefined for the others. */
-  lefts: (number | undefined)[];
-}
-
-function useLayout(columns: readonly ColumnSpec[], width: number): Layout {
-  return useMemo(() => {
-    const widths = fittedWidths(columns, width - CHECK - DOT - ADD);
-    let left = CHECK + DOT;
-    const lefts = columns.map((column, at) => {
-      if (!column.pinned) return undefined;
-      const found = left;
-      left += widths[at]!;
-      return found;
-    });
-    return {
-      widths,
-      template: `${CHECK + DOT}px ${widths.map((each) => `${each}px`).join(" ")} minmax(${ADD}px, 1fr)`,
-      width: CHECK + DOT + widths.reduce((sum, each) => sum + each, 0) + ADD,
-      lefts,
-    };
-  }, [columns, width]);
-}
-
-/** Return how wide the inside of an element is, without its scroll bar, in pixels. */
-function useInnerWidth(place: React.RefObject<HTMLElement | null>): number {
-  const [width, setWidth] = useState(0);
-  useLayoutEffect(() => {
-    const element = place.current!;
-    const observer = new ResizeObserver(() => setWidth(element.clientWidth));
-    setWidth(element.clientWidth);
-    observer.observe(element);
-    return () => observer.disconnect();
-  }, [place]);
-  return width;
-}
-
-/** Return the places of the columns within the window or pinned, and what looks anew after a sideways scroll. */
-function useShownColumns(
-  scroller: React.RefObject<HTMLDivElement | null>,
-  columns: readonly ColumnSpec[],
-  layout: Layout,
-): [readonly number[], () => void] {
-  const [shown, setShown] = useState("");
-  const look = useCallback(() => {
-    const box = scroller.current;
-    if (!box) return;
-    const from = box.scrollLeft - SIDE_ROOM;
-    const until = box.scrollLeft + box.clientWidth + SIDE_ROOM;
-    let left = CHECK + DOT;
-    const found: number[] = [];
-    columns.forEach((_, at) => {
-      const right = left + layout.widths[at]!;
-      if (layout.lefts[at] !== undefined || (right > from && left < until)) found.push(at);
-      left = right;
-    });
-    setShown(found.join(","));
-  }, [scroller, columns, layout]);
-  useLayoutEffect(() => {
-    look();
-    const observer = new ResizeObserver(look);
-    observer.observe(scroller.current!);
-    return () => observer.disconnect();
-  }, [scroller, look]);
-  const places = useMemo(() => (shown ? shown.split(",").map(Number) : []), [shown]);
-  // For one drawing the places may be those of columns that are gone.
-  return [useMemo(() => places.filter((at) => at < columns.length), [places, columns]), look];
 }
 
 /** Return the columns in which the selected runs differ. */
@@ -408,46 +204,4 @@ function useDiffering(rows: Rows, columns: readonly ColumnSpec[], selected: Read
     return found;
     // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
   }, [rows, version, columns, selected]);
-}
-
-interface DragSelection {
-  down: (index: number, line: Line, event: PointerEvent) => void;
-  enter: (index: number) => void;
-  click: (index: number, line: Line, event: React.MouseEvent) => void;
-}
-
-/** Select by click, shift, ctrl, and by dragging over the boxes. */
-function useDragSelection(choosing: Choosing, rows: Rows): DragSelection {
-  const latest = useRef({ choosing, rows, isDragging: false, began: false });
-  latest.current.choosing = choosing;
-  latest.current.rows = rows;
-  useEffect(() => {
-    const up = () => (latest.current.isDragging = false);
-    window.addEventListener("pointerup", up);
-    return () => window.removeEventListener("pointerup", up);
-  }, []);
-  return useMemo(
-    () => ({
-      down: (index, line, event) => {
-        if (event.button !== 0 || (event.target as HTMLElement).closest("button")) return;
-        latest.current.isDragging = true;
-        latest.current.began = true;
-        if (event.shiftKey) latest.current.choosing.range(index);
-        else latest.current.choosing.toggle(idsOf(line), index);
-      },
-      enter: (index) => {
-        if (latest.current.isDragging) latest.current.choosing.range(index);
-      },
-      click: (index, line, event) => {
-        if (latest.current.began) {
-          latest.current.began = false;
-          return;
-        }
-        if (event.shiftKey) latest.current.choosing.range(index);
-        else if (event.ctrlKey || event.metaKey) latest.current.choosing.toggle(idsOf(line), index);
-        else latest.current.choosing.only(idsOf(line), index);
-      },
-    }),
-    [],
-  );
 }
