@@ -391,6 +391,39 @@ def test_a_column_is_dragged_to_another_place_and_stays_there(page: Page) -> Non
     heads_become(page, ["tag", "status", *before[2:]])
 
 
+def test_a_scrolled_table_has_its_rows_in_order_and_tells_a_shortened_value_in_full(
+    tmp_path: Path, serve: Callable[..., Server], visit: Callable[..., Visitor]
+) -> None:
+    """The elements of a row that leaves the window are those of one that comes."""
+    project = make_project(tmp_path / "project")
+    rates = {
+        id_of(make_run(project, age_s=60 * i, config=f"lr = {1 / (i + 3)!r}\n")): 1 / (i + 3)
+        for i in range(90)
+    }
+    page = visit(serve(project.root)).open("/")
+    page.locator("[role=row][data-run]").first.wait_for()
+    for top in (400, 900, 10_000, 700):
+        order = page.evaluate(
+            """async top => {
+                document.querySelector("[role=grid]").scrollTo(0, top);
+                for (const _ of "12") await new Promise(requestAnimationFrame);
+                const ids = document.querySelector("[role=rowgroup]").getAttribute("aria-owns");
+                return ids.split(" ").map(id => document.getElementById(id).dataset.run);
+            }""",
+            top,
+        )
+        start = list(rates).index(order[0])
+        assert order == list(rates)[start : start + len(order)]
+
+        run_id = order[len(order) // 2]
+        cell = page.locator(f"[data-run={run_id}] [role=gridcell]").filter(
+            has_text=f"{rates[run_id]:.4g}"
+        )
+        cell.hover()
+        assert cell.get_attribute("title") == str(rates[run_id])
+    page.close()
+
+
 def test_a_group_shows_mean_and_spread_and_opens_to_its_runs(page: Page, runs: list[str]) -> None:
     choose(page, page.get_by_role("button", name="Column model.width"), "Group by this")
     page.get_by_text("2 groups of 4 runs").wait_for()
@@ -453,6 +486,25 @@ def test_a_run_is_removed_and_brought_back_while_it_is_drawn_alone(
         page, page.get_by_role("button", name="More to do with the selected runs"), "Remove 1 run"
     )
     page.get_by_text("3 runs,").wait_for()
+    page.get_by_role("button", name="Undo").last.click()
+    page.get_by_text("4 runs,").wait_for()
+    page.close()
+
+
+def test_a_question_about_a_run_that_is_removed_meanwhile_is_taken_back(
+    someone: Visitor, runs: list[str]
+) -> None:
+    """The server would answer it with 404, of which the visitor hears."""
+    let_go = hold_requests(someone.context, f"**/api/runs/{runs[0]}*")
+    page = someone.open(f"/?sel={runs[0]}")
+    panel(page, "train/loss").get_by_role("img").wait_for()
+
+    choose(
+        page, page.get_by_role("button", name="More to do with the selected runs"), "Remove 1 run"
+    )
+    page.get_by_text("3 runs,").wait_for()
+    let_go()
+    wait_for_answers(page)
     page.get_by_role("button", name="Undo").last.click()
     page.get_by_text("4 runs,").wait_for()
     page.close()

@@ -29,6 +29,10 @@ type Listener = (event: LiveEvent) => void;
 /** A stream that opens with its first listener and closes with its last. */
 export class Live {
   connection: Connection = "connecting";
+  /** Runs that are removed, also those that this page is about to remove: nobody asks the server for them. */
+  readonly gone = new Set<string>();
+  /** Of those, the runs of which the stream has not said so yet: an older change in it brings none back. */
+  private readonly leaving = new Set<string>();
   private source: EventSource | null = null;
   private readonly listeners = new Set<Listener>();
   private readonly watchers = new Set<() => void>();
@@ -47,7 +51,25 @@ export class Live {
     };
   }
 
-  /** Call back when the connection is lost or comes back. */
+  /** This page is about to remove runs. */
+  leave(runs: readonly string[]): void {
+    for (const run of runs) {
+      this.gone.add(run);
+      this.leaving.add(run);
+    }
+    this.noticed();
+  }
+
+  /** Runs were not removed after all, or are back. */
+  stay(runs: readonly string[]): void {
+    for (const run of runs) {
+      this.gone.delete(run);
+      this.leaving.delete(run);
+    }
+    this.noticed();
+  }
+
+  /** Call back when the connection is lost or comes back, and when runs are gone or back. */
   watch = (watcher: () => void): (() => void) => {
     this.watchers.add(watcher);
     return () => this.watchers.delete(watcher);
@@ -82,12 +104,22 @@ export class Live {
   }
 
   private tell(event: LiveEvent): void {
+    if (event.version === -1) this.stay([...this.gone]);
+    if (event.changed) this.stay(event.changed.filter((run) => !this.leaving.has(run)));
+    if (event.gone) {
+      this.leave(event.gone);
+      for (const run of event.gone) this.leaving.delete(run);
+    }
     for (const listener of [...this.listeners]) listener(event);
   }
 
   private become(connection: Connection): void {
     if (this.connection === connection) return;
     this.connection = connection;
+    this.noticed();
+  }
+
+  private noticed(): void {
     for (const watcher of [...this.watchers]) watcher();
   }
 }

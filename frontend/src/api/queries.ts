@@ -19,11 +19,11 @@ export function columnsQuery(project: string) {
   });
 }
 
-/** Everything about a run that fits on a page. */
+/** Everything about a run that fits on a page. Taken back when nobody looks at the run any more: it may be removed. */
 export function runQuery(project: string, id: string) {
   return queryOptions({
     queryKey: ["run", project, id],
-    queryFn: () => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id }, query: { project } } })),
+    queryFn: ({ signal }) => data(api.GET("/api/runs/{run_id}", { params: { path: { run_id: id }, query: { project } }, signal })),
   });
 }
 

@@ -1,6 +1,7 @@
 /** Answers that are older than a change. */
 import { QueryClient, QueryObserver } from "@tanstack/react-query";
 import { describe, expect, it, vi } from "vitest";
+import { Live } from "../api/live";
 import { apply, isOutdated } from "./changes";
 
 vi.hoisted(() => {
@@ -73,5 +74,28 @@ describe("what an event makes old", () => {
     expect(isOutdated(["metrics", "", "abcdefgh"], [], event, "")).toBe(true);
     expect(isOutdated(["metrics", "", "abcdefgh"], undefined, event, "")).toBe(true);
     expect(isOutdated(["metrics", "", "abcdefgh"], ["loss"], event, "")).toBe(false);
+  });
+});
+
+describe("a run that is removed", () => {
+  const stream = { onmessage: null as ((message: { data: string }) => void) | null, close: () => undefined };
+  const say = (event: object) => stream.onmessage?.({ data: JSON.stringify(event) });
+
+  it("is gone from the act on, whatever older change the stream tells, until it is back", () => {
+    vi.stubGlobal("EventSource", function () {
+      return stream;
+    });
+    const live = new Live("");
+    live.listen(() => undefined);
+
+    live.leave(["abcdefgh"]);
+    say({ changed: ["abcdefgh"] });
+    expect([...live.gone]).toEqual(["abcdefgh"]);
+
+    say({ gone: ["abcdefgh"] });
+    expect([...live.gone]).toEqual(["abcdefgh"]);
+
+    say({ changed: ["abcdefgh"] });
+    expect([...live.gone]).toEqual([]);
   });
 });

@@ -25,7 +25,7 @@ const CONCERNS: Record<string, Concern> = {
   compare: ({ changed, gone }, runs) => isAny(changed, runs) || isAny(gone, runs),
   // A metric that is logged for the first time makes a panel.
   metrics: ({ changed, rows }, runs, found) => isAny(changed, runs) || (isAny(rows && Object.keys(rows), runs) && !(found as string[] | undefined)?.length),
-  run: ({ changed, gone, statuses, files }, id) => !gone?.includes(id) && (changed?.includes(id) || statuses?.[id] !== undefined || files?.[id] !== undefined),
+  run: ({ changed, statuses, files }, id) => changed?.includes(id) || statuses?.[id] !== undefined || files?.[id] !== undefined,
 };
 
 function isAny(ids: readonly string[] | undefined, runs: string): boolean {

@@ -1,11 +1,11 @@
 /** Moments of a run that its charts mark: checkpoints, resumes, warnings, its end. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { useMemo, useState } from "react";
+import { useMemo, useSyncExternalStore } from "react";
 import { ApiError } from "../api/client";
 import { runQuery } from "../api/queries";
 import type { Mark } from "../chart/plot";
-import { useLive, useShared } from "./site";
+import { useShared } from "./site";
 
 const COLORS: Record<string, string> = { saved: "#1a7f37", started: "#0a6cd6", warned: "#b07a00", changed: "#8b2fb8", ended: "#c42b30" };
 
@@ -35,17 +35,10 @@ export function useRunMarks(id: string | null): readonly Mark[] | undefined {
 
 /** Return everything about a run that fits on a page; one that is gone stays as it was. */
 export function useRunFacts(id: string | null) {
-  const { project } = useShared();
-  const [gone, setGone] = useState<string | null>(null);
-  const run = useQuery({ ...runQuery(project, id ?? ""), enabled: id !== null });
-  useLive((event) => {
-    if (id === null) return;
-    if (event.gone?.includes(id)) {
-      setGone(id);
-      return;
-    }
-    if (event.changed?.includes(id)) setGone(null);
-  });
+  const { project, live } = useShared();
+  const isGone = useSyncExternalStore(live.watch, () => id !== null && live.gone.has(id));
+  // A function: what fetches it again at this moment may have heard earlier than this page is drawn that it is gone.
+  const run = useQuery({ ...runQuery(project, id ?? ""), enabled: () => id !== null && !live.gone.has(id) });
   const isMissing = run.error instanceof ApiError && run.error.status === 404;
-  return { data: run.data, error: run.error, isGone: isMissing || (id !== null && gone === id) };
+  return { data: run.data, error: run.error, isGone: isMissing || isGone };
 }

@@ -43,8 +43,6 @@ export class Rows {
   reading: [number, number] | null = null;
   error: ApiError | null = null;
   fetchedAt = 0;
-  /** Runs that are being removed: still listed, but nobody asks the server for more about them. */
-  readonly leaving = new Set<string>();
   readonly question: Question;
   private readonly pages = new Map<number, Line[]>();
   private readonly asked = new Set<number>();

@@ -24,32 +24,32 @@ interface ActsProps {
 
 /** Return what does something with runs: shown at once, said with the way back. */
 export function useActOnRuns(rows: Rows | null): (act: ActName, ids: readonly string[], labels?: readonly string[]) => Promise<void> {
-  const { project } = useShared();
+  const { project, live } = useShared();
   return useMemo(() => {
     const run = async (act: ActName, ids: readonly string[], labels: readonly string[] = [], isUndo = false): Promise<void> => {
       const touched = new Set(ids);
-      if (act === "remove") for (const id of ids) rows?.leaving.add(id);
-      else for (const id of ids) rows?.leaving.delete(id);
+      if (act === "remove") live.leave(ids);
       const end = rows?.patch((each) => (touched.has(each.id) ? after(each, act, labels) : each));
       try {
         const done = await data(
           api.POST("/api/acts", { params: { query: { project } }, body: { act, runs: [...ids], labels: [...labels] } }),
         );
-        for (const refusal of done.refused) rows?.leaving.delete(refusal.run);
+        if (act === "remove") live.stay(done.refused.map((refusal) => refusal.run));
+        if (act === "bring-back") live.stay(done.ids);
         for (const refusal of done.refused.slice(0, 3)) complain(refusal.problem.what, refusal.problem.what);
         if (done.ids.length && !isUndo) {
           const back = UNDO[act];
           say(`${many(done.ids.length)} ${SAID[act]}${labels.length ? `: ${labels.join(", ")}` : ""}`, () => void run(back, done.ids, labels, true));
         }
       } catch (error) {
-        for (const id of ids) rows?.leaving.delete(id);
+        if (act === "remove") live.stay(ids);
         complain(error);
       }
       await rows?.refresh();
       end?.();
     };
     return (act, ids, labels) => run(act, ids, labels);
-  }, [rows, project]);
+  }, [rows, project, live]);
 }
 
 const UNDO: Record<ActName, ActName> = {

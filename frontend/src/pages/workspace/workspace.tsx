@@ -477,13 +477,14 @@ function useChange(): (changes: Partial<WorkspaceSearch>, stays?: boolean) => vo
 
 /** Return the selected runs: those of the address, else all that train now, else the newest. */
 function useSelected(rows: Rows, text: string | undefined): ReadonlySet<string> {
+  const { live } = useShared();
   const version = rows.snapshotVersion;
   // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
-  const list = useStable(useMemo(() => selectedOf(rows, text), [rows, version, text]));
+  const list = useStable(useMemo(() => selectedOf(rows, live.gone, text), [rows, live, version, text]));
   return useMemo(() => new Set(list), [list]);
 }
 
-function selectedOf(rows: Rows, text: string | undefined): string[] {
+function selectedOf(rows: Rows, gone: ReadonlySet<string>, text: string | undefined): string[] {
   if (text === "-") return [];
   if (text && text !== "*") return text.split(",");
   const found: string[] = [];
@@ -498,7 +499,7 @@ function selectedOf(rows: Rows, text: string | undefined): string[] {
   for (let index = 0; index < Math.min(rows.total ?? 0, 200); index++) {
     const line = rows.line(index);
     if (line?.kind === "group") return [...line.group.ids];
-    if (!line || rows.leaving.has(line.run.id)) continue;
+    if (!line || gone.has(line.run.id)) continue;
     if (line.run.status === "running" && found.length < MOST_AUTOMATIC) found.push(line.run.id);
     if (!newest || line.run.created > newest.created) newest = line.run;
   }
