@@ -52,6 +52,7 @@ from assay.engine.checkpoint.weights import save_weights
 from assay.engine.loop.bus import on
 from assay.engine.loop.engine_state import capture, restore
 from assay.engine.metrics.outputs import Collect, SaveOutputs
+from assay.engine.numerics import deferred
 from assay.engine.numerics.dtensor import full_tensor, local_tensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel import data_parallel
@@ -71,6 +72,10 @@ FOLDER: list[str] = []
 """Where cases may write, the same for all ranks."""
 MESHES: list[Mesh] = []
 """Where weights are shared out: the processes that do it."""
+
+
+LATE: list[bool] = []
+"""One entry where the numbers of a step are read later, as on a GPU."""
 
 
 def net(*, dropout: float = 0.0) -> nn.Sequential:
@@ -100,7 +105,9 @@ class Means(Process):
     def __init__(self, model: nn.Module, **how: Any) -> None:
         self.model = model
         self.metrics: dict[str, Any] = {}
-        self.backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=1e-2), **how)
+        # Only a fused one leaves out an update without asking.
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=bool(LATE))
+        self.backward = OptimizerStep(optimizer, **how)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
@@ -156,6 +163,13 @@ class InPlace(Means):
         pred += inputs[:, :2]
         loss = (pred - target).square().mean()
         return loss, {"loss": loss.detach()}
+
+
+class Silent(Sums):
+    """Logs nothing."""
+
+    def log(self, *args: Any) -> None:
+        pass
 
 
 class Several(Means):
@@ -217,7 +231,12 @@ def train(
     )
     recorder = MemoryRecorder()
     engine = Engine(
-        process, loader, recorder=recorder, handlers=handlers or [], **(bounds or {"epochs": 2})
+        process,
+        loader,
+        recorder=recorder,
+        handlers=handlers or [],
+        deferred=bool(LATE),
+        **(bounds or {"epochs": 2}),
     )
     share(engine, ranks)
     engine.run()
@@ -597,6 +616,45 @@ def talking(rank: int, ranks: int) -> Any:
     return [after - before for before, after in pairwise(seen)]
 
 
+def reading(rank: int, ranks: int) -> Any:
+    """Count what is read from tensors in each step after the first two."""
+    reads: list[str] = []
+    before = {name: getattr(Tensor, name) for name in ("item", "tolist", "cpu")}
+
+    def counting(name: str) -> Callable[..., Any]:
+        def read(tensor: Tensor) -> Any:
+            reads.append(name)
+            return before[name](tensor)
+
+        return read
+
+    seen: list[int] = []
+    for name in before:
+        setattr(Tensor, name, counting(name))
+    try:
+        told = on("step_end")(lambda state: seen.append(len(reads)))
+        train(Silent(net(), clip_norm=0.3), rank=rank, ranks=ranks, handlers=[told], epochs=3)
+    finally:
+        for name, method in before.items():
+            setattr(Tensor, name, method)
+    return [after - before for before, after in pairwise(seen[1:])]
+
+
+def impatient(rank: int, ranks: int) -> Any:
+    """One rank alone finds that the numbers of its steps have waited for long enough."""
+    seen: list[int] = []
+    told = on("step_end")(lambda state: seen.append(state.step))
+    before = deferred.MAX_SECONDS
+    deferred.MAX_SECONDS = before if rank else 0.0  # type: ignore[misc]
+    try:
+        train(Spoilt(net()), rank=rank, ranks=ranks, handlers=[told], epochs=9)
+    except AssayError as error:
+        return [seen, str(error).splitlines()[0]]
+    finally:
+        deferred.MAX_SECONDS = before  # type: ignore[misc]
+    return []
+
+
 def skipped_late(rank: int, ranks: int) -> Any:
     """Without a norm limit the gradients are inspected: those of one rank's part are not finite."""
     process = Means(net(), non_finite="skip")
@@ -658,6 +716,19 @@ def reaching(rank: int, ranks: int) -> Any:
 def one_batch(rank: int, ranks: int) -> Any:
     """Ranks but the first have nothing to evaluate."""
     return evaluated(rank, ranks, size=2)
+
+
+def late(case: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+    """The same case with numbers that are read later."""
+
+    def run(rank: int, ranks: int) -> Any:
+        LATE.append(True)
+        try:
+            return case(rank, ranks)
+        finally:
+            LATE.clear()
+
+    return run
 
 
 def sharded(case: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
@@ -869,6 +940,16 @@ CASES |= {
             "one_batch",
         ),
         *("watched", "half", "skipped_late", "saved", "reaching", "viewed", "written_into"),
+    )
+}
+
+
+CASES |= {
+    f"late {name}": late({**CASES, "reading": reading, "impatient": impatient}[name])
+    for name in (
+        *("means", "clipped", "accumulated", "sums", "sums_accumulated", "several", "few"),
+        *("frozen", "dropout", "skipped", "unlabelled", "spoilt", "stray", "stopped", "ended"),
+        *("disagreeing", "reading", "impatient"),
     )
 }
 

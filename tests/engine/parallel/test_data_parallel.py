@@ -28,7 +28,9 @@ SHARED = [
     "frozen",
     "dropout",
 ]
-EQUAL = [*SHARED, "sparse", *(f"sharded {name}" for name in SHARED)]
+EQUAL = [*SHARED, "sparse", *(f"{how} {name}" for how in ("sharded", "late") for name in SHARED)]
+HOW = ["", "sharded ", "late "]
+"""Weights whole, shared out, and whole with numbers that are read later, as on a GPU."""
 
 
 def launched(folder: Path, ranks: int, warm: Run) -> Results:
@@ -74,7 +76,7 @@ def test_ranks_that_share_a_step_update_and_record_as_one_process_does(
 
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "sharded "])
+@pytest.mark.parametrize("how", HOW)
 def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
     how: str, several: tuple[int, Results]
 ) -> None:
@@ -92,14 +94,36 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
 def test_ranks_agree_on_all_that_a_step_needs_before_its_update_at_once(
     several: tuple[int, Results],
 ) -> None:
-    # Losses with what is reached, gradients, whether somebody logged, whether to stop; this last
-    # once more before an epoch.
+    # What is reached, losses, gradients, whether somebody logged, whether to stop; this last once
+    # more before an epoch.
     for found in several[1]["talking"]:
-        assert found == [4, 4, 5, 4, 4]
+        assert found == [5, 5, 6, 5, 5]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "sharded "])
+def test_a_step_whose_numbers_are_read_later_reads_only_what_the_host_agreed_on(
+    several: tuple[int, Results],
+) -> None:
+    # What is reached, whether somebody logged, whether to stop: none of them waits for a device. At
+    # the end of an epoch all numbers are fetched at once, and ranks agree once more.
+    for found in several[1]["late reading"]:
+        assert found == [3, 5, 3, 3, 5, 3, 3]
+
+
+@pytest.mark.slow
+def test_all_ranks_end_after_the_step_in_which_one_finds_numbers_that_are_not_finite(
+    several: tuple[int, Results],
+) -> None:
+    first, *others = several[1]["late impatient"]
+
+    steps, error = first
+    assert steps == list(range(1, len(steps) + 1)) and len(steps) < 6
+    assert error == f"The loss is inf at step {steps[-1]}."
+    assert others == [first] * len(others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", HOW)
 def test_a_window_without_a_label_on_any_rank_is_left_out_by_all(
     how: str, several: tuple[int, Results]
 ) -> None:
@@ -113,7 +137,7 @@ def test_a_window_without_a_label_on_any_rank_is_left_out_by_all(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "sharded "])
+@pytest.mark.parametrize("how", HOW)
 def test_a_sample_that_is_not_finite_is_named_by_all_whichever_rank_has_it(
     how: str, several: tuple[int, Results]
 ) -> None:

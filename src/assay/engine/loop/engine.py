@@ -310,8 +310,7 @@ class Engine(TrainLoop):
         self.logged = LoggedMeans(lambda: state.batch)
         model = getattr(self.process, "model", None)
         self.buffers = Buffers(model if backward.non_finite != "ignore" else None)
-        defers = self._defers and not self.ranks.is_distributed
-        self.results.begin(defer_to=self.device if defers else None)
+        self.results.begin(defer_to=self.device if self._defers else None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)
             self.process.keeps_output = self.needs_output

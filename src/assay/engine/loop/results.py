@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -47,7 +48,10 @@ class StepResults:
         self.deferred = None if defer_to is None else DeferredSteps(defer_to)
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         if self.deferred is not None and not self.is_deferring:
-            self._warn_waits()
+            if self.parts.ranks.is_distributed:
+                self.deferred = None
+            else:
+                self._warn_waits()
         self._says_empty = not backward.num_empty
         # Ranks merge what they logged, whether or not this one records it.
         self._is_silent = (
@@ -80,6 +84,10 @@ class StepResults:
         else:
             self.parts.logged.means.clear()
             self._record(self._epoch(), state.step)
+
+    def is_late(self) -> bool:
+        """Return whether what waits on the device has waited long enough."""
+        return self.deferred is not None and self.deferred.is_due(perf_counter())
 
     def fetch(self) -> None:
         """Fetch and record what waits on the device; NonFiniteError if a step was not finite.
@@ -151,7 +159,8 @@ class StepResults:
             self._record(self._results(), state.step)
         else:
             state.loss = partial(_loss_of, backward, update)
-        logged = self.parts.logged.take()
+        ranks = self.parts.ranks
+        logged = self.parts.logged.take(ranks if ranks.is_distributed else None)
         if update is not None or logged:
             before = {
                 "epoch": state.epoch,
@@ -164,7 +173,8 @@ class StepResults:
             }
             epoch = state.epoch if state.epoch_step == 1 else None
             steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
-        if steps.is_due(now) or self.parts.bus.points[Event.STEP_END].is_due_for_few(state.step):
+        is_due = steps.is_due(now) and not ranks.is_distributed  # those agree on it
+        if is_due or self.parts.bus.points[Event.STEP_END].is_due_for_few(state.step):
             self._fetch()
 
     def _results(self) -> Mapping[str, float]:
@@ -174,10 +184,9 @@ class StepResults:
         if state.loss != state.loss and backward.non_finite == "stop":
             # A real nan would have been raised: user code made the update, and gave no loss.
             points.pop("train/loss", None)
-        if parts.ranks.is_distributed:
-            points = parts.logged.take_means("train", parts.ranks) | points
-        elif self.deferred is None and parts.logged.means:
-            points = parts.logged.take_means("train") | points
+        ranks = parts.ranks if parts.ranks.is_distributed else None
+        if self.deferred is None and (ranks or parts.logged.means):
+            points = parts.logged.take_means("train", ranks) | points
         return points if state.epoch_step != 1 else {**points, **self._epoch()}
 
     def _epoch(self) -> dict[str, float]:

@@ -263,8 +263,14 @@ class TrainLoop(RunParts):
             self.bus.fire_at(Event.EPOCH_END, self.state.epoch)
 
     def _agree(self) -> None:
-        """Put in force what any rank was asked for: to stop, to end the epoch, the least bound."""
-        state = self.state
-        state.step_bound, state.ends_epoch = self.ranks.agree(
-            state.stop, state.step_bound, ends_epoch=state.ends_epoch
+        """Put in force what any rank was asked for: to stop, to end the epoch, the least bound.
+
+        All ranks fetch what waits on their devices after the same step, so that one that was not
+        finite ends them there.
+        """
+        state, results = self.state, self.results
+        state.step_bound, state.ends_epoch, fetches = self.ranks.agree(
+            state.stop, state.step_bound, ends_epoch=state.ends_epoch, fetches=results.is_late()
         )
+        if fetches and self.ranks.is_distributed:
+            results.fetch()

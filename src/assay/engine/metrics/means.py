@@ -149,19 +149,21 @@ class LoggedMeans:
             mean = self.means[name] = Mean()
         mean.add(value, weight)
 
-    def take(self) -> Sums:
-        """Return (sum, weight) by name and begin anew; nothing waits for the device."""
+    def take(self, ranks: Ranks | None = None) -> Sums:
+        """Return (sum, weight) by name, merged over `ranks`, and begin anew.
+
+        Waits for the device only where ranks have something to merge.
+        """
         means, self.means = self.means, {}
-        return {name: (mean.total, mean.weight) for name, mean in means.items()}
+        sums = {name: (mean.total, mean.weight) for name, mean in means.items()}
+        return sums if ranks is None else _merge_over_ranks(sums, ranks)
 
     def take_means(self, prefix: str, ranks: Ranks | None = None) -> dict[str, float]:
         """Return all means by `prefix/name`, merged over `ranks`, and begin anew.
 
         Waits for the device.
         """
-        sums = self.take()
-        if ranks is not None:
-            sums = _merge_over_ranks(sums, ranks)
+        sums = self.take(ranks)
         return {f"{prefix}/{name}": value for name, value in fetch_means(sums).items()}
 
 

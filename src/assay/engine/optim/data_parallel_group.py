@@ -24,14 +24,12 @@ class RankLosses:
     """Losses of a window on one rank, or on all: a sum and a weight after another in `values`.
 
     `kind` says whose they are, in JSON; it is empty on a rank that has none, and takes the kind of
-    rank 0, which always has a loss. `known` is the kind of all ranks in the step before: if it
-    holds again, one all-reduce does it all. `reached` counts for each parameter the ranks on which
-    it has a gradient.
+    rank 0, which always has a loss. `values` are in double precision, on the device of the losses.
+    `reached` counts for each parameter the ranks on which it has a gradient.
     """
 
     kind: str
-    values: Sequence[float]
-    known: str = ""
+    values: Tensor
     reached: Sequence[float] = ()
 
 
@@ -50,6 +48,11 @@ class DataParallelGroup:
     """True where there are other ranks: on this axis, or on one along which the model is split."""
     is_staged = False
     """True where the model is split into pipeline stages."""
+
+    @property
+    def has_whole_model(self) -> bool:
+        """True where each rank has all weights, and so comes to the same gradients and flags."""
+        return not self.is_staged and self.sharding is None
 
     def __init__(self) -> None:
         self.rank = 0
@@ -82,7 +85,8 @@ class DataParallelGroup:
     def all_reduce_losses(self, own: RankLosses) -> RankLosses:
         """Return the losses of all ranks, added up to the same bits on each.
 
-        InputError where two ranks have losses of different kinds.
+        Only the host waits for other ranks, not for its device. InputError where two ranks have
+        losses of different kinds.
         """
         return own
 
@@ -119,13 +123,13 @@ class DataParallelGroup:
         return clip(parameters, max_norm)
 
     def agree(
-        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool
-    ) -> tuple[int | None, bool]:
-        """Apply a stop of any rank to all; return the least bound and whether to end the epoch.
+        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool, fetches: bool
+    ) -> tuple[int | None, bool, bool]:
+        """Apply a stop of any rank to all; return the least bound, and what any rank asks for.
 
-        The epoch ends if any rank ends it.
+        That is to end the epoch, and to fetch the numbers of the steps from the device.
         """
-        return max_steps, ends_epoch
+        return max_steps, ends_epoch, fetches
 
     def as_peer_error(self, error: BaseException) -> PeerError | None:
         """Return the PeerError for an error of torch about a lost connection, else None."""

@@ -73,7 +73,6 @@ class Gradients:
         self._samples = 0
         self._micro = 0
         self._kind = ""  # of the losses without a name, where there are several micro-batches
-        self._agreed_kind = ""  # of the losses of all ranks, in the step before
         self._one: Tensor | None = None
         self._is_alone = True
         self._keeps_graph = False
@@ -320,12 +319,13 @@ class Gradients:
 
     # ------------------------------------------------------------------ once the window is done
 
-    def add_up(self) -> None:
+    def add_up(self, *, defers: bool = False) -> None:
         """Add up what ranks and sums share. Losses come first: their weights divide gradients.
 
-        InputError for sparse gradients of several ranks.
+        With `defers` nothing is read from the device. InputError for sparse gradients of several
+        ranks.
         """
-        reached = self._all_reduce_losses() if self.ranks.is_distributed else []
+        reached = self._all_reduce_losses(defers=defers) if self.ranks.is_distributed else []
         self.unnamed.settle()
         for term in self.named.values():
             term.settle()
@@ -355,7 +355,7 @@ class Gradients:
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
         term.grads = None
 
-    def _all_reduce_losses(self) -> Sequence[float]:
+    def _all_reduce_losses(self, *, defers: bool) -> Sequence[float]:
         """Sum losses and weights over all ranks, to the same bits on each.
 
         The share of a rank may be empty: it takes the kinds that rank 0 has. Returns on how many
@@ -363,19 +363,17 @@ class Gradients:
         """
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
-        flat: list[float] = []
-        for term in terms.values():
-            flat.append(term.sum(read_now))
-            flat.append(float(term.weight or 0.0))
+        device = local_tensor(self.parameters[0]).device
+        read = partial(_in_double, device=device)
+        parts = [part for term in terms.values() for part in (term.sum(read), read(term.weight))]
+        flat = torch.stack(parts) if parts else torch.empty(0, dtype=torch.float64, device=device)
         kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
         reached = () if self.ranks.sharding is not None else self._are_reached()
-        losses = self.ranks.all_reduce_losses(RankLosses(kind, flat, self._agreed_kind, reached))
-        self._agreed_kind = losses.kind
+        losses = self.ranks.all_reduce_losses(RankLosses(kind, flat, reached))
         is_named, names, _ = json.loads(losses.kind)
-        values = losses.values[::2]
-        weights = losses.values[1::2]
-        for (name, how), value, weight in zip(names, values, weights, strict=True):
-            total = torch.tensor(value, dtype=torch.float64)
+        found = iter(losses.values if defers else losses.values.tolist())
+        for (name, how), value, weight in zip(names, found, found, strict=True):
+            total = torch.as_tensor(value, dtype=torch.float64)
             divisors = {"": None, "pair": weight, "weighed": weight / self.ranks.samples}
             divisor = divisors[how]
             term = self.named.setdefault(name, LossTerm()) if is_named else self.unnamed
@@ -491,6 +489,14 @@ def _add(one: Tensor | None, other: Tensor | None) -> Tensor | None:
     if one is None or other is None:
         return other if one is None else one
     return one + other
+
+
+def _in_double(value: Tensor | float | None, *, device: torch.device) -> Tensor:
+    """Return a number as a tensor on the device, 0 for None; nothing waits for the device."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, torch.float64).reshape(())
+    # Filled there: a copy from the host would wait for what the device still has to do.
+    return torch.full((), value or 0.0, dtype=torch.float64, device=device)
 
 
 def _is_plain(grad: Tensor) -> bool:

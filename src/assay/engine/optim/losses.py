@@ -67,7 +67,7 @@ divides (sum, None).
 """
 Losses = Loss | Mapping[str, Any]
 """One loss, or several by their names."""
-Read = Callable[[Any], float]
+Read = Callable[[Any], Any]
 """Gives the number that a tensor holds, or what stands for one."""
 
 
@@ -118,12 +118,12 @@ class LossTerm:
             self.weight = self.weight / self.over
             self.over = 1
 
-    def sum(self, read: Read) -> float:
+    def sum(self, read: Read) -> Any:
         return sum(read(scalar) * share for scalar, share in self.scalars)
 
     def value(self, read: Read) -> float:
         """Return the loss of the window; nan where its weight is zero."""
-        total = self.sum(read)
+        total: float = self.sum(read)
         if self.weight is None:
             return total
         weight = read(self.weight)

@@ -109,11 +109,12 @@ class OptimizerStep(OptimizerStepBase):
     def prepare(self, step: int) -> bool:
         """Prepare the gradients for the optimizer; return False when they are not to be used."""
         gradients = self.gradients
-        gradients.add_up()
+        # The first step is read at once: afterwards the optimizer has its state.
+        defers = self.flag is not None and self._is_known_to_reach and gradients.can_defer
+        gradients.add_up(defers=defers)
         if not self._is_known_to_reach:
-            # In the first step, which is read at once: afterwards the optimizer has its state.
             self._check_reach()
-        elif self.flag is not None and gradients.can_defer:
+        elif self.flag is not None and defers:
             self.deferred = self._deferred_update(self.flag)
             return True
         self.deferred = None
@@ -146,7 +147,10 @@ class OptimizerStep(OptimizerStepBase):
         kind = type(self)
         optimizer = self.optimizer
         vars(optimizer).pop("found_inf", None)
-        if flag is None or self.ranks.is_distributed or flag.device.type not in ("cpu", "cuda"):
+        if flag is None or flag.device.type not in ("cpu", "cuda"):
+            return False
+        has_parts = self.gradients.has_dtensors or not self.ranks.has_whole_model
+        if self.ranks.is_distributed and has_parts:  # the flag of another rank may differ
             return False
         # A subclass that replaces one of these may read numbers in it.
         for name in ("update", "prepare", "finish", "_unscale"):

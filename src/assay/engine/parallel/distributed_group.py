@@ -62,28 +62,22 @@ class DistributedGroup(DataParallelGroup):
         return tensor.tolist()
 
     def all_reduce_losses(self, own: RankLosses) -> RankLosses:
-        number = _number_of(own.kind)
-        known = own.known or self._agree_on_kind(own.kind)
-        width = 2 * len(json.loads(known)[1])
-        numbers = [number, *(own.values if number == _number_of(known) else [0.0] * width)]
+        kinds = [0.0] * self.size
+        kinds[self.rank] = _number_of(own.kind)
+        sums = self.all_reduce_stage_values([*kinds, *own.reached])
+        kinds, reached = sums[: self.size], sums[self.size :]
+        is_agreed = 0.0 not in kinds and len(set(kinds)) == 1
+        kind = own.kind if is_agreed else self._find_kind(own.kind)
         # Each rank has a place of its own, and they are added up here: in one order, whatever gloo
         # does with longer lists.
-        places = [0.0] * (len(numbers) * self.size)
-        places[self.rank * len(numbers) : (self.rank + 1) * len(numbers)] = numbers
-        sums = self.all_reduce_stage_values([*places, *own.reached])
-        rows = [sums[i : i + len(numbers)] for i in range(0, len(places), len(numbers))]
-        if not {row[0] for row in rows} <= {0.0, _number_of(known)}:
-            return self.all_reduce_losses(replace(own, known=""))
-        _, *values = (sum(column) for column in zip(*rows, strict=True))
-        return RankLosses(known, values, known, reached=sums[len(places) :])
+        places = own.values.new_zeros(self.size, 2 * len(json.loads(kind)[1]))
+        if own.kind:
+            places[self.rank] = own.values
+        self._reduce(places, self.group)
+        return RankLosses(kind, sum(places.unbind(), places.new_zeros(())), reached)
 
-    def _agree_on_kind(self, own: str) -> str:
-        """Return the kind of the losses of all ranks."""
-        kinds = [0.0] * self.size
-        kinds[self.rank] = _number_of(own)
-        kinds = self.all_reduce_stage_values(kinds)
-        if 0.0 not in kinds and len(set(kinds)) == 1:
-            return own
+    def _find_kind(self, own: str) -> str:
+        """Return the kind of the losses of rank 0. InputError where another rank has another."""
         known = self.all_gather_stage(own)
         for rank, theirs in enumerate(known):
             if theirs not in ("", known[0]):
@@ -157,19 +151,20 @@ class DistributedGroup(DataParallelGroup):
         return f"{words[told]} (rank {told})" if told is not None else word
 
     def agree(
-        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool
-    ) -> tuple[int | None, bool]:
+        self, stop: Stop, max_steps: int | None, *, ends_epoch: bool, fetches: bool
+    ) -> tuple[int | None, bool, bool]:
         self.beats.beat()
         bound = math.inf if max_steps is None else max_steps
         asked = stop.asked  # a signal may change it at any line
-        tensor = torch.tensor([bool(asked.reason), -bound, ends_epoch], dtype=torch.float64)
+        own = [bool(asked.reason), -bound, ends_epoch, fetches]
+        tensor = torch.tensor(own, dtype=torch.float64)
         with peer_errors():
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._world)
-        is_asked, least, is_over = tensor.tolist()
+        is_asked, least, is_over, is_fetched = tensor.tolist()
         if is_asked:
             requests = [each for each in self.all_gather_world(asked) if each.reason]
             stop.agree(next((each for each in requests if each.interrupts), requests[0]))
-        return None if math.isinf(least) else int(-least), bool(is_over)
+        return None if math.isinf(least) else int(-least), bool(is_over), bool(is_fetched)
 
     def barrier(self) -> None:
         with peer_errors():
@@ -320,10 +315,11 @@ class StagedGroup(DistributedGroup):
         return found
 
     def all_reduce_losses(self, own: RankLosses) -> RankLosses:
-        told = replace(own, reached=())
-        found: RankLosses = self.broadcast_last_stage(
-            super().all_reduce_losses(told) if self.is_last else None
-        )
+        told: RankLosses | None = None
+        if self.is_last:
+            losses = super().all_reduce_losses(replace(own, reached=()))
+            told = replace(losses, values=losses.values.cpu())
+        found: RankLosses = self.broadcast_last_stage(told)
         return replace(found, reached=self.all_reduce_stage_values(own.reached))
 
     def all_gather(self, value: Any) -> list[Any]:

@@ -63,7 +63,9 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
     def all_reduce_losses(self, own: RankLosses) -> RankLosses:
         if own.kind:
             return own
-        return replace(own, kind=json.dumps([False, [["", ""]], ""]), values=[1.0, 0.0])
+        return replace(
+            own, kind=json.dumps([False, [["", ""]], ""]), values=torch.tensor([1.0, 0.0])
+        )
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size

@@ -55,6 +55,7 @@ class OwnUpdates:
         if (
             isinstance(backward, OptimizerStep)
             and backward.flag is not None
+            and not backward.ranks.is_distributed  # each has a loss of its own
             and _is_on_device(loss)
         ):
             backward.deferred = backward.deferred_loss(loss, self._blame)
