@@ -4,11 +4,12 @@ Two processes that talk by gloo, one thread each. `data`: a perceptron of 32-64-
 `DistributedDataParallel`. `shard`: a GPT of the examples, by hand with `fully_shard` for each block
 and the model. By hand each step clips the norm, adds the loss up over the ranks, and reads both;
 batches come from torch's `DataLoader` and `DistributedSampler`. The engine does the same from its
-`Loader`, and keeps the numbers of each step. Both ways take turns in the same processes.
+`Loader`, and keeps the numbers of each step, which it reads later, as on a GPU, where it can. Both ways take turns in the same processes.
 
 Counted in a step, on the rank that has more: how often Python reads a tensor (`item`, `tolist` and
-the like: on a GPU each would wait for it), collectives of gloo, the bytes that go into them, and
-the most bytes of the allocator over those before the round. Time is the CPU time of the whole
+the like: on a GPU each would wait for it; not those that Python makes of numbers of its own, which
+are on the CPU anywhere), collectives of gloo, the bytes that go into them, and the most bytes of
+the allocator over those before the round. Time is the CPU time of the whole
 process, gloo's threads included, since a clock would tell the load of the machine.
 """
 
@@ -117,7 +118,7 @@ def by_engine(axis: str, mesh: Mesh, data: TensorDataset) -> Callable[[], object
         loader = Loader(
             data, batch_size=BATCHES[axis], shuffle=True, rank=mesh.ranks.rank, ranks=RANKS
         )
-        engine = Engine(process, loader, recorder=MemoryRecorder())
+        engine = Engine(process, loader, recorder=MemoryRecorder(), deferred=True)
         join_data_parallel(engine, mesh.ranks)
         engine.run()
 
@@ -129,12 +130,15 @@ def counted(found: dict[str, float], steps: int) -> Iterator[None]:
     """Count what a round of so many steps reads, sends and holds."""
     reads: Counter[str] = Counter()
     before = {name: getattr(Tensor, name) for name in READS}
+    make = torch.tensor
     depth = 0
 
     def counting(name: str) -> Callable[..., Any]:
         def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
             nonlocal depth
-            reads[name] += depth == 0  # one that another one calls is no second
+            reads[name] += depth == 0 and not hasattr(
+                self, "is_from_host"
+            )  # a nested one is no second
             depth += 1
             try:
                 return before[name](self, *args, **kwargs)
@@ -143,8 +147,14 @@ def counted(found: dict[str, float], steps: int) -> Iterator[None]:
 
         return call
 
+    def make_from_host(data: Any, **given: Any) -> Tensor:
+        tensor = make(data, **given)
+        tensor.is_from_host = True
+        return tensor
+
     for name in READS:
         setattr(Tensor, name, counting(name))
+    torch.tensor = make_from_host
     activities = [ProfilerActivity.CPU]
     try:
         with profile(
@@ -152,6 +162,7 @@ def counted(found: dict[str, float], steps: int) -> Iterator[None]:
         ) as seen:
             yield
     finally:
+        torch.tensor = make
         for name, method in before.items():
             setattr(Tensor, name, method)
     sent, size, live, most = 0, 0, 0, 0
