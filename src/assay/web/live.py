@@ -24,6 +24,8 @@ from assay.web.site import Home
 LOOK_S = 0.2
 """Seconds between two looks at open runs. From a log call to the page it takes at most this and the
 page's own time."""
+IDLE_S = 0.5
+"""Seconds between two looks while no run is open."""
 INDEX_S = 1.0
 ALL_S = 5.0
 BEAT_S = 15.0
@@ -148,7 +150,8 @@ class Watch:
             for stream in streams:
                 stream.send(event)
         # Looking never takes more than a tenth of a core, however many runs are open.
-        self._wake.wait(max(LOOK_S, 9 * (time.monotonic() - begun)))
+        every = LOOK_S if looked.open else IDLE_S
+        self._wake.wait(max(every, 9 * (time.monotonic() - begun)))
 
     def _greet(self, looked: _Looked) -> None:
         """Tell all that is known again, for a page that has just come.
@@ -174,8 +177,8 @@ class Watch:
         if is_due and (stamp != looked.stamp or now - looked.all_at > looked.all_every):
             begun = time.thread_time()
             found = home.catalog.synchronize()
-            # With very many runs a look at all of them is not cheap: at most 0.5 % of a core.
-            looked.all_every = max(ALL_S, 200 * (time.thread_time() - begun))
+            # With very many runs a look at all of them is not cheap: at most 0.2 % of a core.
+            looked.all_every = max(ALL_S, 500 * (time.thread_time() - begun))
             looked.stamp, looked.all_at = stamp, now
             if found:
                 self._tell(event, found)

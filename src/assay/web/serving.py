@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import importlib
 import logging
@@ -9,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import uvicorn
 
@@ -33,6 +36,9 @@ _TRIED = 20
 _WARM_AFTER_S = 3.0
 """Seconds until numpy is imported, which the first curve needs: not beside the first rows of a page
 that is opened at once."""
+
+_TICK_S = 1.0
+"""Seconds until an end is noticed that no signal told of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +103,28 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
 
 
 class _Server(uvicorn.Server):
-    """Server that ends the streams of open pages first.
+    """Server that sleeps while nobody asks, and ends the streams of open pages first.
 
-    uvicorn by itself waits for them, then cancels them with a traceback.
+    uvicorn by itself wakes ten times a second, waits for the streams, then cancels them with a
+    traceback.
     """
 
     def __init__(self, config: uvicorn.Config, watches: Watches) -> None:
         super().__init__(config)
         self._watches = watches
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), _TICK_S)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._watches.close()
