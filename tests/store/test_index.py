@@ -360,6 +360,7 @@ def as_schema_1(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         for table in ("metrics", "items", "texts"):
             database.execute(f"DROP TABLE {table}")
+        database.execute("DROP INDEX runs_by_start")
         for column in ("sweep", "point"):
             database.execute(f"ALTER TABLE runs DROP COLUMN {column}")
         database.execute("PRAGMA user_version = 1")
@@ -534,10 +535,11 @@ def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(
     assert len(lost_rows(project)) == 1
 
 
-def test_the_newest_runs_are_told_by_names_alone_and_as_the_folders_are(
+def test_the_newest_runs_are_told_without_reading_known_ones_and_as_the_folders_are(
     project: Project, reads: list[Path]
 ) -> None:
     old, middle, new = (finished(project).folder.path for _ in range(3))
+    settle(project)
     index = open_index(project)
     reads.clear()
 

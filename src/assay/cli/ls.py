@@ -120,8 +120,8 @@ def command(
     if view:
         asked = _fill_from_view(asked, view, homes)
     lost = known_projects.lost_projects() if all_projects else []
-    catalog = open_catalog(homes, lost=lost, texts=bool(asked.grep))
     asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
+    catalog = open_catalog(homes, lost=lost, asked=replace(asked, limit=None) if diff else asked)
     if asked.group:
         form = "json" if as_json else "csv" if as_csv else "text"
         return _print_groups(catalog, asked, homes, form, diff=diff)

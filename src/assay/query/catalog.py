@@ -230,6 +230,27 @@ class Catalog:
             self.readable.set()
             return found
 
+    def synchronize_for(self, asked: Asked) -> None:
+        """Scan the run folders that the runs in the range `asked` for depend on.
+
+        Those are all, unless facts of the newest runs are asked for.
+        """
+        is_of_newest = (
+            tuple(asked.sort) == (NEWEST_FIRST,)
+            and not (asked.where.strip() or asked.grep.strip() or asked.group or asked.since_ns)
+            and all(name in COLUMNS for name in asked.columns)
+        )
+        if asked.limit is None or not is_of_newest:
+            self.synchronize(texts=bool(asked.grep), in_parts=False)
+            return
+        hidden_label = "" if asked.archived else ARCHIVED
+        with self._lock:
+            for index in self._indexes:
+                index.synchronize_newest(
+                    asked.offset + asked.limit, tests=asked.tests, hidden_label=hidden_label
+                )
+            self._change()
+
     # ------------------------------------------------------------------------------- names, columns
 
     def names(self) -> KnownNames:
@@ -260,7 +281,7 @@ class Catalog:
         """Return the config keys in which the newest runs differ, those with most values first."""
         known = self._known
         if known.varying is None:
-            counts = count_values(self.select(Asked()).part(0, _NEWEST).items("config"))
+            counts = count_values(self.part(Asked(limit=_NEWEST)).items("config"))
             known.varying = sorted(counts, key=lambda key: (-counts[key], key))
         return known.varying
 
@@ -270,7 +291,7 @@ class Catalog:
         The mode is "" for a metric of which some runs want it small and some large.
         """
         found: dict[str, str] = {}
-        for row in self.select(Asked()).part(0, _NEWEST).rows():
+        for row in self.part(Asked(limit=_NEWEST)).rows():
             if row is not None and (name := row.written.best_metric):
                 mode = row.written.best_mode
                 found[name] = mode if found.get(name, mode) == mode else ""
@@ -295,6 +316,15 @@ class Catalog:
                 newest = list(known.places.items())[-_REMEMBERED:]
                 known.places = {**dict(newest), key: places}
         return Selection(self, places, moments)
+
+    def part(self, asked: Asked) -> Selection:
+        """Return the runs in the range that is asked for, in order; errors as of `select`."""
+        if asked.limit is None or tuple(asked.sort) != (NEWEST_FIRST,):
+            return self.select(asked).part(asked.offset, asked.limit)
+        moments = self._look()
+        places = self._find(asked, moments, asked.offset + asked.limit)
+        newest = Selection(self, self._sort(places, asked.sort, moments), moments)
+        return newest.part(asked.offset, asked.limit)
 
     def page(self, asked: Asked) -> Page:
         """Return one page of runs or groups; errors as of `select`."""
@@ -385,7 +415,7 @@ class Catalog:
     def all_rows(self) -> list[RunRow]:
         """Return all runs, tests and archived ones too, the oldest first."""
         rows = [row for index in self._indexes for row in self._make_rows(index, index.all_rows())]
-        return sorted(rows, key=lambda row: (row.written.created_ns, row.id))
+        return sorted(rows, key=lambda row: (row.written.created_ns, row.written.folder))
 
     def open_rows(self) -> list[RunRow]:
         """Return the runs that wrote no end, as they are now."""
@@ -425,7 +455,10 @@ class Catalog:
             moments[index] = Moment(now_ns=now_ns, states=states)
         return moments
 
-    def _find(self, asked: Asked, moments: Mapping[Index, Moment]) -> list[Place]:
+    def _find(
+        self, asked: Asked, moments: Mapping[Index, Moment], limit: int | None = None
+    ) -> list[Place]:
+        """Return the runs that are asked for, at most the `limit` newest of each index."""
         condition: Condition | None = None
         named: set[str] = set()
         if asked.where.strip():
@@ -446,6 +479,7 @@ class Catalog:
             moments,
             tests=asked.tests or "kind" in named,
             hidden_label="" if asked.archived or "label" in named else ARCHIVED,
+            limit=limit,
         )
 
     def _match(
@@ -455,12 +489,13 @@ class Catalog:
         *,
         tests: bool,
         hidden_label: str,
+        limit: int | None = None,
     ) -> list[Place]:
         return [
             (index, folder)
             for index in self._indexes
             for folder in index.select(
-                condition, moments[index], tests=tests, hidden_label=hidden_label
+                condition, moments[index], tests=tests, hidden_label=hidden_label, limit=limit
             )
         ]
 
@@ -480,11 +515,17 @@ class Catalog:
 
 
 def open_catalog(
-    projects: Project | Sequence[Project], *, lost: Sequence[Project] = (), texts: bool = False
+    projects: Project | Sequence[Project],
+    *,
+    lost: Sequence[Project] = (),
+    asked: Asked | None = None,
 ) -> Catalog:
-    """Return the catalog of projects as their folders are now; `texts` as in `synchronize`."""
+    """Return the catalog of projects as their folders are now, for all questions or for `asked`."""
     catalog = Catalog(projects, lost=lost)
-    catalog.synchronize(texts=texts, in_parts=False)
+    if asked is None:
+        catalog.synchronize(in_parts=False)
+    else:
+        catalog.synchronize_for(asked)
     return catalog
 
 

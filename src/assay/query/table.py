@@ -408,14 +408,15 @@ def list_runs(
         since_ns=since_ns,
         limit=limit,
     )
-    return make_table(open_catalog(projects, lost=lost, texts=bool(grep)), asked)
+    # The table can be asked for any column later: all runs are looked at.
+    catalog = open_catalog(projects, lost=lost, asked=replace(asked, limit=None))
+    return make_table(catalog, asked)
 
 
 def make_table(catalog: Catalog, asked: Asked) -> RunTable:
     """Return the runs that are asked for as a table; InputError for names that no run has."""
     columns = tuple(catalog.known_column(name) for name in asked.columns)
-    selection = catalog.select(asked).part(asked.offset, asked.limit)
-    return RunTable.of(selection, columns)
+    return RunTable.of(catalog.part(asked), columns)
 
 
 def make_group_table(catalog: Catalog, asked: Asked) -> GroupTable:

@@ -58,6 +58,10 @@ class Moment:
     states: States
 
 
+_NEVER = Moment(now_ns=0, states={})
+"""Moment for questions without a condition, whose answer does not depend on it."""
+
+
 def _renew_damaged(
     question: Callable[Concatenate[Index, _Arguments], _Answer],
 ) -> Callable[Concatenate[Index, _Arguments], _Answer]:
@@ -129,23 +133,41 @@ class Index:
                         self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
                     )
 
-    @_renew_damaged
-    def newest(self, count: int) -> list[str]:
-        """Return the folders of the newest training runs, the newest first.
+    def synchronize_newest(
+        self, count: int, *, tests: bool = True, hidden_label: str = ""
+    ) -> Synchronized:
+        """Scan the run folders that decide which `count` runs `select` lists first.
 
-        What is there is looked at by name alone; what the file knows is not looked at again.
+        These are the listed ones, what lies among them unlisted, and those that came, went or could
+        not be read, whose start is not known. A record says its start and kind once: what somebody
+        rewrites of an older one by hand is seen by `synchronize`.
         """
         names = {entry.name for entry in scan_runs(self.project.runs_dir)}
+        scanned = names ^ self._folders("1") | self._folders("status = ''")
+        found = self.synchronize(scanned)
+        while unseen := self._folders_down_to(count, tests, hidden_label) - scanned:
+            found += self.synchronize(unseen)
+            scanned |= unseen
+        return found
+
+    def _folders_down_to(self, count: int, tests: bool, hidden_label: str) -> set[str]:
+        """Return all runs down to the last of the `count` that are listed first."""
+        listed = self.select(None, _NEVER, tests=tests, hidden_label=hidden_label, limit=count)
+        if len(listed) < count:
+            return self._folders("1")
+        last = "SELECT created_ns, folder FROM runs WHERE folder = ?"
+        return self._folders(f"(created_ns, folder) >= ({last})", listed[-1])
+
+    @_renew_damaged
+    def _folders(self, where: str, *parameters: str) -> set[str]:
         with self.ask() as database:
-            known = {folder for (folder,) in database.execute("SELECT folder FROM runs")}
-        if names != known:
-            self.synchronize(names ^ known)
-        with self.ask() as database:
-            query = (
-                "SELECT folder FROM runs WHERE kind = 'train'"
-                " ORDER BY created_ns DESC, id DESC LIMIT ?"
-            )
-            return [folder for (folder,) in database.execute(query, (count,))]
+            query = f"SELECT folder FROM runs WHERE {where}"
+            return {folder for (folder,) in database.execute(query, parameters)}
+
+    def newest(self, count: int) -> list[str]:
+        """Return the folders of the newest training runs, the newest first, as they are now."""
+        self.synchronize_newest(count, tests=False)
+        return self.select(None, _NEVER, tests=False, limit=count)
 
     def renew(self) -> None:
         """Make the file anew from the folders; of a lost project nothing is remembered then."""
@@ -176,6 +198,7 @@ class Index:
         *,
         tests: bool = True,
         hidden_label: str = "",
+        limit: int | None = None,
     ) -> list[str]:
         """Return the folders of the runs that fulfil a condition, the newest first."""
         where = ["1" if tests else "runs.kind = 'train'"]
@@ -194,6 +217,8 @@ class Index:
             f"SELECT runs.folder FROM runs {_NOW} WHERE {' AND '.join(where)}"
             " ORDER BY runs.created_ns DESC, runs.folder DESC"
         )
+        if limit is not None:  # none given as -1 would make SQLite sort more slowly
+            query += f" LIMIT {limit}"
         with self._ask_at(moment) as database:
             return [folder for (folder,) in database.execute(query, self._bind(moment, parameters))]
 

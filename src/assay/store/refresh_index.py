@@ -1,7 +1,8 @@
 """Bringing the index of a project up to date with its run folders.
 
 That takes one look at each folder's time of change; a run that is sealed and has not changed is not
-opened, of one that is open only what changed is read again.
+opened, of one that is open only what changed is read again. Where only the newest runs are asked
+for, `Index.synchronize_newest` names the few folders to look at.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from stat import S_ISREG
 
 from assay.store.index_database import (
     NewerIndexError,
@@ -60,7 +62,10 @@ class _Entry:
     path: str
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return os.stat(self.path, follow_symlinks=follow_symlinks)
+        found = os.stat(self.path, follow_symlinks=follow_symlinks)
+        if S_ISREG(found.st_mode):  # `scan_runs` leaves it out
+            raise NotADirectoryError(self.path)
+        return found
 
 
 class IndexFileError(Exception):
@@ -110,7 +115,8 @@ def _synchronize(
         # runs also takes two thirds of the time: each write touches few pages of a table.
         looked_at = sorted(scan_runs(project.runs_dir), key=attrgetter("name"), reverse=True)
     else:
-        looked_at = [_Entry(name, os.path.join(project.runs_dir, name)) for name in only]
+        runs_dir = project.runs_dir
+        looked_at = [_Entry(name, os.path.join(runs_dir, name)) for name in sorted(only)[::-1]]
     last_write_s = time.monotonic()
     for done, entry in enumerate(looked_at):
         old = known.pop(entry.name, None)
