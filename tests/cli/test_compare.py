@@ -241,6 +241,8 @@ def test_what_cannot_be_compared_is_told_in_one_line(project: Project, assay: As
         said = assay("compare", *arguments, "-m", "valid/acc")
         assert (said.code, what in said.err, said.out) == (2, True, ""), (arguments, said.err)
         assert "Traceback" not in said.err
+    text = assay("compare", "tag = a", "tag = b", "-m", "tag")
+    assert text.code == 2 and "`tag` is no number: a.\n  fix: name a metric" in text.err
     unknown = assay("compare", "tag = a", "tag = b", "-m", "valid/acd")
     assert unknown.code == 2 and "valid/acc" in unknown.err
 

@@ -293,6 +293,16 @@ def test_matrices_are_added_up_and_histograms_shared_out_over_common_bins(sweep:
     assert deviations == pytest.approx([1, 11], rel=0.1)
 
 
+def test_a_misspelt_matrix_is_told_with_those_that_are_kept(assay: Assay, sweep: Project) -> None:
+    done = assay("figure", "confusion", "kind = train", "-m", "valid/confusin", "-o", "a.pdf")
+
+    assert done.code == 2 and "did you mean `valid/confusion.csv`?" in done.err
+    with face.start(tag="kept", config={"seed": 0}) as run:
+        run.value("matrix", [[1, 2], [3, 4]])
+    done = assay("figure", "confusion", "tag = kept", "-m", "matrx", "-o", "a.pdf")
+    assert done.code == 2 and "did you mean `matrix`?" in done.err
+
+
 def test_lines_are_labelled_by_the_keys_that_differ_and_each_metric_has_a_panel_of_its_own(
     project: Project,
 ) -> None:
@@ -386,7 +396,7 @@ def _lab(light: Any) -> Any:
         (("curve", "aaaaaaaa", "-m", "loss", "-o", "a.pdf"), "did you mean `curves`?"),
         (("curves", "aaaaaaaa", "-o", "a.pdf"), "needs a metric.\n  fix: -m NAME draws it"),
         (("curves", "aaaaaaaa", "-m", "loss"), "needs the option -o or --to.\n  fix: -o fig.pdf"),
-        (("curves", "aaaaaaaa", "-m", "los", "-o", "a.pdf"), "has no metric `los`"),
+        (("curves", "aaaaaaaa", "-m", "los", "-o", "a.pdf"), "None of the chosen runs has a metric `los`."),
         (("curves", "aaaaaaaa", "-m", "los", "-o", "a.pdf"), "did you mean `loss`?"),
         (("bars", "aaaaaaaa", "-m", "valid/ac", "-o", "a.pdf"), "did you mean `valid/acc`?"),
         (("bars", "cccccccc", "-m", "valid/acc", "-o", "a.pdf"), "None of the chosen runs has `valid/acc`."),
@@ -398,10 +408,11 @@ def _lab(light: Any) -> Any:
         (("confusion", "tag = big", "-m", "acc", "-o", "a.pdf"), "None of the chosen runs kept a table `acc`."),
         (("bars", "aaaaaaaa", "-m", "valid/acc", "--style", "icm", "-o", "a.pdf"), "did you mean `icml`?"),
         (("curves", "aaaaaaaa", "-m", "loss", "-o", "a.xyz"), "a.xyz is no kind of figure.\n  fix: name it a.pdf, .svg or .png"),
-        (("curves", "aaaaaaaa", "-m", "loss", "-o", "nowhere/a.pdf"), "The figure cannot be written: No such file or directory."),
+        (("curves", "aaaaaaaa", "-m", "loss", "-o", "mine.pdf/a.pdf"), "something else is in its place.\n  at:  mine.pdf/a.pdf\n  fix: name another place"),
         (("curves", "aaaaaaaa", "-m", "loss", "-o", "mine.pdf"), "mine.pdf was not drawn by `assay figure`"),
         (("redo", "mine.pdf"), "mine.pdf was not drawn by `assay figure`: it holds no recipe."),
         (("redo", "none.pdf"), "none.pdf cannot be read: No such file or directory."),
+        (("redo", "mien.pdf"), "mien.pdf cannot be read: No such file or directory.\n  at:  mien.pdf\n  fix: did you mean"),
         (("redo", "a.pdf", "b.pdf"), "takes one file"),
         (("redo", "mine.pdf", "-m", "loss"), "takes one file: all else is in it"),
     ],

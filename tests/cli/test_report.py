@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markdown_it import MarkdownIt
 
 from assay.core.errors import RecordError
 from assay.core.facts import Evaluated
@@ -21,6 +23,7 @@ from assay.formats.verdict import Verdict
 from assay.query.drawing import CurveDrawing, DrawnCurve
 from assay.query.run import RunView
 from assay.record import edits
+from assay.report.document import CellGrid, DocumentSection, ReportDocument, WebLink
 from assay.report.model_card import card_metadata
 from assay.report.run_report import make_report, report_run
 from assay.store.layout import Project
@@ -159,8 +162,25 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
     assert all(re.search(rf"\| {run} \|", text) for run in ("zaaaaaaa", "yaaaaaaa", "2aaaaaaa"))
     assert "lr=0.1 (n = 2), lr=0.5" in text  # a line each, in one drawing
     assert "(n = 2)" not in assay("report", "optimizer.lr = 0.5", "-o", "one.md").out
+    assert "| status | tag | id | best | duration | created |" in text  # an age would be wrong soon
     none = assay("report", "tag = nobody")
     assert none.code == 2 and "No run fulfils `tag = nobody`." in none.err
+
+
+def test_a_cell_shows_its_text_as_it_is_in_both_forms() -> None:
+    text = r"a &lt; ~~b~~ | \ *c* [d](e) `f` <i> #"
+    grid = CellGrid(("k",), [(text,), (WebLink("a file", "x/a b#.txt"),)])
+    report = ReportDocument("r", text, grid, (DocumentSection(text, (grid,)),))
+
+    page = report.to_html()
+
+    assert page.count(f"<td>{html.escape(text)}</td>") == 2
+    assert f"<h2>{html.escape(text)}</h2>" in page
+    assert '<a href="x/a%20b%23.txt">a file</a>' in page
+    rendered = MarkdownIt("gfm-like", {"html": False, "linkify": False}).render(
+        report.to_markdown()
+    )
+    assert rendered.count(f"<td>{html.escape(text)}</td>") == 2
 
 
 def test_the_newest_test_of_each_run_is_in_its_report_and_in_that_of_its_group(

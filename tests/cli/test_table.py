@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -129,6 +131,32 @@ def test_a_table_is_written_for_a_paper_with_the_best_in_bold(
     file = tmp_path / "out.json"
     assert assay("table", "export", "digits", str(file)).code == 0
     assert json.loads(file.read_text(encoding="utf-8"))[1] == {"name": "high", "acc": 0.75}
+
+
+def test_a_table_is_written_whole_into_a_folder_that_need_not_be_there(
+    project: Project, assay: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assay("table", "set", "digits", "a", "acc", "valid/acc.max", "--run", run_with(project, 0.5))
+    file = tmp_path / "paper" / "acc.TEX"
+    assert assay("table", "export", "digits", str(file)).code == 0
+    before = file.read_bytes()
+    assay("table", "set", "digits", "a", "acc", "0.75")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        full = assay("table", "export", "digits", str(file))
+
+    assert full.code == 1 and "The table cannot be written: the disk is full." in full.err
+    assert [each.name for each in file.parent.iterdir()] == ["acc.TEX"]
+    assert file.read_bytes() == before
+    other = assay("table", "export", "digits", "--as", "csv", str(file.parent))
+    assert other.code == 2 and "something else is in its place" in other.err
+    assert "fix: name another place" in other.err
+    kind = assay("table", "export", "digits", "acc.docx")
+    assert kind.code == 2 and "acc.docx is no kind of table." in kind.err
 
 
 @pytest.fixture

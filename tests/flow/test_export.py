@@ -332,7 +332,7 @@ def test_an_export_is_a_folder_of_a_model_repository_of_triton_and_is_served_her
     assert (taken.name, taken.data_type) == ("x", messages.TYPE_FP32)
     assert (given.name, list(given.dims)) == ("output", [-1, 2])
     assert (folder / "1/model.onnx").read_bytes() == (folder / "model.onnx").read_bytes()
-    ServedModel.open(folder)
+    ServedModel(folder)
     with pytest.raises(InputError, match="has ONNX models here"):
         leave(record_toy(project), "torch-export", triton=True)
 

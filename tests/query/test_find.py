@@ -99,6 +99,7 @@ def test_a_run_of_a_script_without_checkpoints_is_not_told_to_be_trained_again(
         find_checkpoint("last", project)
 
     assert "rerun" not in caught.value.fix and "Saver" in caught.value.fix
+    assert caught.value.exit_code == 2  # a name that is not there is a mistake of who wrote it
 
 
 def test_a_path_is_found_from_anywhere_and_from_inside(

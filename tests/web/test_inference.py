@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file, save_file
 
-from assay.core.errors import InputError
+from assay.core.errors import InputError, MissingCheckpointError
 from assay.formats.export_folder import (
     ExportCertificate,
     ExportSchema,
@@ -33,10 +33,9 @@ from assay.formats.export_folder import (
 )
 from assay.formats.json_codec import write_json
 from assay.web.inference.batching import Batcher
-from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import parse_infer, parse_plain
 from assay.web.inference.served_model import ModelInputError, ModelSource, ServedModel
-from run_folders import make_project
+from run_folders import make_project, make_run
 from web.model_server import Server, serving
 
 pytestmark = pytest.mark.slow
@@ -324,8 +323,8 @@ def test_a_model_whose_samples_depend_on_each_other_runs_them_one_request_at_a_t
         assert "depends on the others of its batch" in server.said[2]
 
     async def ask() -> list[dict[str, NDArray[Any]]]:
-        model = ServedModel.open(folder)
-        batcher = Batcher(model, ServerMetrics(), max_samples=32, max_wait_s=60)
+        model = ServedModel(folder)
+        batcher = Batcher(model, max_samples=32, max_wait_s=60)
         found = await asyncio.gather(*(batcher.run({"x": POINTS[: i + 2]}) for i in range(3)))
         await batcher.close()
         return found
@@ -340,13 +339,25 @@ def test_a_model_whose_samples_depend_on_each_other_runs_them_one_request_at_a_t
 def test_a_run_that_is_not_there_is_told_once_and_nothing_is_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_project(tmp_path)
+    project = make_project(tmp_path)
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
 
     with (
         contextlib.closing(ModelSource("nope", tell=said.append)) as source,
         pytest.raises(InputError, match="There is no run `nope`"),
+    ):
+        source.read()
+    (tmp_path / "empty").mkdir()
+    with (
+        contextlib.closing(ModelSource("empty", tell=said.append)) as source,
+        pytest.raises(InputError, match=r"it has no certificate\.json"),
+    ):
+        source.read()
+    make_run(project, id="aaaaaaaa")
+    with (
+        contextlib.closing(ModelSource("aaaaaaaa@7", tell=said.append)) as source,
+        pytest.raises(MissingCheckpointError, match="The run aaaaaaaa has no checkpoint `7`"),
     ):
         source.read()
 
@@ -402,7 +413,7 @@ def test_what_its_certificate_does_not_vouch_for_is_not_served(
         ("elsewhere", trained_on, "gives other outputs here"),
     ]:
         with pytest.raises(InputError, match=what):
-            ServedModel.open(changed(name, change))
+            ServedModel(changed(name, change))
 
 
 def test_other_sites_and_other_names_reach_no_model(server: Server) -> None:
@@ -433,14 +444,15 @@ def test_beyond_this_machine_a_token_is_needed_by_everything_but_health(linear: 
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(600)
 def test_no_request_is_lost_while_the_model_is_swapped_and_the_server_ends(tmp_path: Path) -> None:
     scales = {}
     for name, scale in (("one", 1.0), ("two", 2.0)):
         made = leave_linear(tmp_path / name, scale)
-        scales[ServedModel.open(made).version] = scale
+        scales[ServedModel(made).version] = scale
     place = Path(shutil.copytree(tmp_path / "one", tmp_path / "points"))
     seen: list[tuple[int, str, bool]] = []
-    total, clients = 2000, 16
+    total, clients = 10_000, 64
     half, most = threading.Event(), threading.Event()
 
     with serving(place) as first, serving(place) as second:
@@ -473,13 +485,14 @@ def test_no_request_is_lost_while_the_model_is_swapped_and_the_server_ends(tmp_p
                     most.set()
             link.close()
 
+        counts = [total // clients + (i < total % clients) for i in range(clients)]
         with ThreadPoolExecutor(clients) as pool:
-            asking = [pool.submit(ask, total // clients) for _ in range(clients)]
-            half.wait(120)
+            asking = [pool.submit(ask, count) for count in counts]
+            assert half.wait(300)
             shutil.rmtree(place)
             shutil.copytree(tmp_path / "two", place)
             assert first.ask("POST", "/v2/repository/models/points/load", {})[0] == 200
-            most.wait(120)
+            assert most.wait(300)
             first.process.send_signal(signal.SIGTERM)
             for each in asking:
                 each.result()

@@ -12,7 +12,7 @@ import click
 from assay.cli.completion import complete_expression, complete_metrics
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
-from assay.core.formatting import count, number
+from assay.core.formatting import name_some, number
 from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import to_plain
@@ -20,7 +20,6 @@ from assay.formats.json_codec import to_plain
 if TYPE_CHECKING:
     from assay.report.sample_comparison import Interval, SampleComparison, SampleDifference
 
-_LEAST_P = 0.001
 _WIDTH = 80
 _NAMED = 8
 _LEGEND = (
@@ -116,7 +115,7 @@ def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
 
 
 def _difference(each: SampleDifference, found: SampleComparison, room: int) -> Iterator[str]:
-    from assay.query.significance import LEVEL
+    from assay.query.significance import LEVEL, describe_p
     from assay.report.sample_comparison import ALPHA, POWER
 
     size = " and ".join(map(str, each.n))
@@ -124,9 +123,9 @@ def _difference(each: SampleDifference, found: SampleComparison, room: int) -> I
     span = f"{_percent(LEVEL)} interval {_span(each.interval)}"
     shown = f"{each.difference:+.4g}, {span} ({each.interval_method})"
     yield from _wrap("difference", shown, room)
-    tests = f"{each.test}, {counts}: {_p('p', each.p)}"
+    tests = f"{each.test}, {counts}: {describe_p(each.p)}"
     if len(found.differences) > 1:
-        tests += f"; {_p('p', each.p_holm)} by Holm for {len(found.differences)} tests"
+        tests += f"; {describe_p(each.p_holm)} by Holm for {len(found.differences)} tests"
     yield from _wrap("test", tests, room)
     effect = "without end: no deviation" if each.effect is None else f"{each.effect:+.3g}"
     yield from _wrap("effect", f"{each.effect_name} {effect}", room)
@@ -158,9 +157,7 @@ def _wrap(name: str, text: str, room: int) -> list[str]:
 
 
 def _name_runs(runs: Mapping[str, str]) -> str:
-    shown = [f"{run} ({why})" if why else run for run, why in list(runs.items())[:_NAMED]]
-    more = f" and {count(len(runs) - _NAMED, 'run')} more" if len(runs) > _NAMED else ""
-    return f"{', '.join(shown)}{more}"
+    return name_some([f"{run} ({why})" if why else run for run, why in runs.items()], _NAMED, "run")
 
 
 def _percent(part: float) -> str:
@@ -169,7 +166,3 @@ def _percent(part: float) -> str:
 
 def _span(interval: Interval) -> str:
     return f"{interval[0]:.4g} to {interval[1]:.4g}"
-
-
-def _p(name: str, value: float) -> str:
-    return f"{name} = {value:.2g}" if value >= _LEAST_P else f"{name} < {_LEAST_P:g}"

@@ -13,8 +13,9 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
-from assay.core.formatting import number, size
+from assay.core.formatting import size
 from assay.core.text_table import align_rows
+from assay.formats.export_folder import METRIC_HEAD
 from assay.formats.json_codec import to_plain
 
 
@@ -83,16 +84,10 @@ def command(
         echo(f"exported: {os.path.relpath(done.folder)}  {size(room)}")
     why = f": {done.why}" if done.why else ""
     echo(f"weights: {certificate.run}@{certificate.checkpoint}{why}")
-    rows = [("input", each.name, each.text) for each in done.schema.inputs]
-    rows += [("output", each.name, each.text) for each in done.schema.outputs]
-    echo("\n".join(align_rows(rows)))
-    names = [("", "record", "exported")] if certificate.recorded else []
-    names += [
-        (name, number(value), certificate.exported_text(name))
-        for name, value in certificate.recorded.items()
-    ]
-    if names:
-        echo("\n".join(align_rows(names, to_right=(1, 2))))
+    echo("\n".join(align_rows(done.schema.rows)))
+    if certificate.recorded:
+        rows = [("", *METRIC_HEAD[1:]), *certificate.metric_rows]
+        echo("\n".join(align_rows(rows, to_right=(1, 2))))
     within = (
         paint("same outputs", "green bold", on=color)
         if certificate.is_within

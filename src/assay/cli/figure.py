@@ -13,7 +13,7 @@ import click
 from assay.cli.completion import complete_columns, complete_metrics, complete_runs
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError
-from assay.core.formatting import count
+from assay.core.formatting import name_some
 from assay.core.terminal import visible
 from assay.core.text_table import align_rows
 
@@ -132,11 +132,9 @@ def _print_values(recipe: FigureRecipe) -> None:
         echo(f"... and {len(rows) - _SHOWN} more")
     left_out = {run: why for panel in recipe.panels for run, why in panel.left_out.items()}
     if left_out:
-        named = [f"{run} ({visible(why)})" for run, why in list(left_out.items())[:_SHOWN]]
-        more = len(left_out) - len(named)
-        named += [f"{count(more, 'run')} more"] if more else []
+        named = [f"{run} ({visible(why)})" for run, why in left_out.items()]
         word = paint("left out:", "yellow", on=use_color(sys.stderr))
-        echo(f"{word} {', '.join(named)}", err=True)
+        echo(f"{word} {name_some(named, _SHOWN, 'run')}", err=True)
 
 
 def _redo(files: tuple[str, ...], to: str | None, options: dict[str, Any]) -> int:

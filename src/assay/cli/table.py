@@ -46,6 +46,7 @@ from assay.store.tables import (
     read_table,
     table_names,
 )
+from assay.store.whole_output import replace_file
 
 FORMS = {
     ".md": "markdown",
@@ -265,10 +266,10 @@ def check(files: tuple[str, ...]) -> int:
 )
 def export(name: str, file: str | None, form: str | None) -> int:
     project = project_here()
-    chosen = form or FORMS.get(Path(file or "").suffix)
+    chosen = form or FORMS.get(Path(file or "").suffix.lower())
     if chosen is None:
         raise InputError(
-            "In which form?",
+            f"{file} is no kind of table." if file else "In which form?",
             fix=f"--as {', '.join(FORMS.values())}; or a file ending in {', '.join(FORMS)}",
         )
     table = follow_links(_read(project, name), _catalog(project))
@@ -288,10 +289,7 @@ def export(name: str, file: str | None, form: str | None) -> int:
     if file is None:
         echo(text, end="" if text.endswith("\n") else "\n")
         return 0
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"The file cannot be written: {error.strerror}.", where=file) from error
+    replace_file(Path(file), text.encode("utf-8", "replace"), "The table cannot be written")
     return 0
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -53,7 +54,7 @@ from assay.store.whole_output import explain_disk_errors, new_folder, refuse_tak
 if TYPE_CHECKING:
     from assay.engine.export.interface import Interface
     from assay.engine.export.parity import EvaluatedSplit, Parity
-    from assay.engine.export.runners import Runner
+    from assay.engine.export.program import Runner
     from assay.engine.loop.process import Model, Process
 
 TARGETS: tuple[str, ...] = get_args(Target)
@@ -228,20 +229,20 @@ class _Exporting:
         return EvaluatedSplit(self.process, self.module, self._batches, options, only)
 
     def _write(self, interface: Interface, scratch: Path) -> tuple[list[Path], Runner]:
-        from assay.engine.export import program, runners
+        from assay.engine.export import program
 
         if self.wanted.target == "safetensors":
             with explain_disk_errors(self.place, _WHAT):
                 files = program.write_weights(self.module, scratch)
-            return files, runners.run_weights(files[0], self._fresh_module(), interface)
+            return files, program.run_weights(files[0], self._fresh_module(), interface)
         graph = program.trace_program(self.module, interface)
         if self.wanted.target == "onnx":
             with explain_disk_errors(self.place, _WHAT):
                 files = program.write_onnx(graph, interface, scratch)
-            return files, runners.run_onnx(files[0], interface)
+            return files, program.run_onnx(files[0], interface)
         with explain_disk_errors(self.place, _WHAT):
             files = program.write_program(graph, scratch)
-        return files, runners.run_program(files[0], interface)
+        return files, program.run_program(files[0], interface)
 
     def _fresh_module(self) -> Any:
         """Return the exported module of a model that is built anew, with other weights."""
@@ -253,6 +254,7 @@ class _Exporting:
     def certify(self, parity: Parity, files: list[Path]) -> ExportCertificate:
         """Return the certificate of the written files."""
         wanted, path = self.wanted, self.weights.path
+        largest = reduce(OutputDifference.or_larger, parity.outputs.values())
         is_checkpoint = path is not None and (path / manifests.FILE_NAME).is_file()
         return ExportCertificate(
             run=self.view.id,
@@ -264,13 +266,10 @@ class _Exporting:
             samples=parity.samples,
             is_whole=not wanted.batches and not parity.left_out,
             tolerance=wanted.tolerance,
-            is_within=parity.is_within(wanted.tolerance),
-            absolute=parity.absolute,
-            relative=parity.relative,
-            outputs={
-                name: OutputDifference(absolute=each.absolute, relative=each.relative)
-                for name, each in parity.outputs.items()
-            },
+            is_within=parity.calls > 0 and largest.relative <= wanted.tolerance,
+            absolute=largest.absolute,
+            relative=largest.relative,
+            outputs=parity.outputs,
             recorded=parity.recorded,
             exported=parity.exported,
             versions=_versions(wanted.target),

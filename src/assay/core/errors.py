@@ -78,6 +78,10 @@ class CheckpointError(AssayError):
     """Checkpoint that cannot be written or read."""
 
 
+class MissingCheckpointError(CheckpointError, InputError):
+    """Name of a checkpoint that a run does not have."""
+
+
 class PeerError(AssayError):
     """Loss of another process of this run, which ended or does not answer."""
 

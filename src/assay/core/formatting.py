@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 
 _LONG_AGO_S = 60 * 86_400
@@ -79,6 +80,17 @@ def count(number: int, noun: str) -> str:
     ('1 run', '3 files', '12,000 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def name_some(names: Sequence[str], most: int = 3, noun: str = "") -> str:
+    """Return the first `most` names, and how many more there are.
+
+    >>> name_some(["a", "b"]), name_some("abcde"), name_some("abcde", 4, "run")
+    ('a, b', 'a, b, c and 2 more', 'a, b, c, d and 1 run more')
+    """
+    rest = len(names) - most
+    more = f" and {count(rest, noun) if noun else rest} more" if rest > 0 else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def moment(ns: int) -> str:

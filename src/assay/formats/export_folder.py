@@ -9,14 +9,16 @@ model of the record. Beside them lie the files of the model, `example.safetensor
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from assay.core.formatting import number
 
 FORMAT = 1
+METRIC_HEAD = ("metric", "record", "exported")
 SCHEMA, CERTIFICATE, EXAMPLE = "schema.json", "certificate.json", "example.safetensors"
 BATCH = "batch"
 """Name of the axis of the samples."""
@@ -56,13 +58,51 @@ class ExportSchema:
     inputs: tuple[TensorSchema, ...]
     outputs: tuple[TensorSchema, ...]
 
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Side, name, dtype and shape of each tensor."""
+        sides = {"input": self.inputs, "output": self.outputs}
+        return [(side, it.name, it.text) for side, tensors in sides.items() for it in tensors]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDifference:
-    """Largest difference of one output, as the tolerance counts it, and absolute."""
+    """Largest difference of one output, absolute and relative; the tolerance is for the latter.
 
-    absolute: float
-    relative: float
+    The relative one is of each value, or of the median of its batch where that is larger: near 0
+    nothing is said by a quotient. Integers are compared as numbers, NaN and infinities by place.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    @classmethod
+    def between(cls, np: Any, exported: Any, recorded: Any) -> OutputDifference:
+        """Compare the arrays of one batch; those of different shapes are as different as can be.
+
+        `np` is numpy, which this room does not import.
+        """
+        if exported.shape != recorded.shape:
+            return cls(absolute=math.inf, relative=math.inf)
+        theirs, ours = exported.astype(np.float64), recorded.astype(np.float64)
+        is_alike = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        with np.errstate(invalid="ignore"):  # of infinities
+            difference = np.where(is_alike, 0.0, np.abs(ours - theirs))
+        difference = np.where(np.isnan(difference), math.inf, difference)
+        sizes = np.abs(ours)
+        counted = sizes[np.isfinite(sizes) & (sizes > 0)]
+        floor = np.quantile(counted, 0.5, method="lower") if counted.size else 1.0
+        by_value = difference / np.where(np.isfinite(sizes), np.maximum(sizes, floor), floor)
+        return cls(
+            absolute=float(difference.max(initial=0.0)), relative=float(by_value.max(initial=0.0))
+        )
+
+    def or_larger(self, other: OutputDifference) -> OutputDifference:
+        """Return the larger one of both, of each kind."""
+        return OutputDifference(
+            absolute=max(self.absolute, other.absolute),
+            relative=max(self.relative, other.relative),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +153,14 @@ class ExportCertificate:
         samples = f"{self.samples:,} samples of {self.split}"
         return f"compared on {samples}" if self.is_whole else f"compared on {samples}, not on all"
 
-    def exported_text(self, metric: str) -> str:
-        """Return a metric of the exported model, which may not give what it is of."""
-        value = self.exported.get(metric)
-        return "not an output" if value is None else number(value)
+    @property
+    def metric_rows(self) -> list[tuple[str, str, str]]:
+        """Metrics of both models; the exported one may not give what a metric is of."""
+        exported = {name: number(value) for name, value in self.exported.items()}
+        return [
+            (name, number(value), exported.get(name, "not an output"))
+            for name, value in self.recorded.items()
+        ]
 
     @property
     def digest(self) -> str:

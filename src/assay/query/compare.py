@@ -12,6 +12,7 @@ import numpy as np
 
 from assay.core.errors import AssayError
 from assay.core.facts import COSTS
+from assay.core.formatting import name_some
 from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
 from assay.query.config_rows import flat_config
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from assay.store.series import Series
 
 DATA_ORDER = "data/digest"
-_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,14 +252,12 @@ def _sentence(found: RunComparison) -> str:
     parts = [", ".join(same)] if same else []
     differ = [row.key for row in found.config if row.key not in ("tag", "desc")]
     if differ:
-        more = f" and {len(differ) - _NAMED} more keys" if len(differ) > _NAMED else ""
-        parts.append(f"differ in {', '.join(differ[:_NAMED])}{more}")
+        parts.append(f"differ in {name_some(differ, noun='key')}")
     elif found.equal_config:
         parts.append("same config")
     if found.code:
         names = [row.path for row in found.code]
-        more = f" and {len(names) - _NAMED} more files" if len(names) > _NAMED else ""
-        parts.append(f"code differs in {', '.join(names[:_NAMED])}{more}")
+        parts.append(f"code differs in {name_some(names, noun='file')}")
     if found.code_missing:
         parts.append(f"the code of {', '.join(found.code_missing)} is not here")
     partings = [each for each in found.partings if each is not None]

@@ -9,7 +9,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from assay.core.errors import AssayError, CheckpointError, InputError, choose, nearest
+from assay.core.errors import (
+    AssayError,
+    CheckpointError,
+    InputError,
+    MissingCheckpointError,
+    choose,
+    nearest,
+)
 from assay.core.formatting import age
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elide
@@ -183,7 +190,7 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
             if complete
             else ""
         )
-        raise CheckpointError(
+        raise MissingCheckpointError(
             f"The run {run.id} has no best checkpoint.", where=str(run.path), fix=fix or _has(run)
         )
     found = find_named(complete, name, run.folder.checkpoints)
@@ -195,7 +202,7 @@ def checkpoint_of(run: RunView, name: str) -> Checkpoint:
             what = f"The checkpoint {each.name} of the run {run.id} {how}: {each.why}"
             raise CheckpointError(f"{what.removesuffix('.')}.", where=str(each.path), fix=_has(run))
     what = f"The run {run.id} has no checkpoint `{name}`. {describe_damage(run.all_checkpoints)}"
-    raise CheckpointError(what.rstrip(), where=str(run.path), fix=_has(run))
+    raise MissingCheckpointError(what.rstrip(), where=str(run.path), fix=_has(run))
 
 
 def describe_newer_damage(run: RunView, taken: Checkpoint) -> str:

@@ -15,7 +15,7 @@ from assay.core.text_table import csv_text
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.groups import Spread, choose_counted, compute_spread
-from assay.query.significance import welch
+from assay.query.significance import describe_p, welch
 from assay.store.tables import Link, ResultTable, TableColumn
 
 State = Literal["text", "ok", "stale", "open", "gone", "empty"]
@@ -23,7 +23,6 @@ State = Literal["text", "ok", "stale", "open", "gone", "empty"]
 cell."""
 
 P_LIMIT = 0.05
-LEAST_P = 0.001
 MAX_LINKED = 1_000
 _TOLERANCE = 1e-12
 MARK = "assay:"
@@ -171,13 +170,11 @@ class ShownTable:
         runs of each cell.
         """
         head = [markdown_text(column.title) for column in self.table.columns]
-        sides = ["---:" if _is_numeric(self, i) else "---" for i in range(len(head))]
-        lines = [head, sides]
-        for row in self.rows:
-            lines.append(
-                [_mark(cell, markdown_text(cell.text), _IN_MARKDOWN) for cell in row.cells]
-            )
-        text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+        rows = [
+            [_mark(cell, markdown_text(cell.text), _IN_MARKDOWN) for cell in row.cells]
+            for row in self.rows
+        ]
+        text = markdown_grid(head, rows, [_is_numeric(self, i) for i in range(len(head))]) + "\n"
         text += "".join(f"\n{markdown_text(line)}\n" for line in self.legend("Bold", "Italic"))
         sources = [each for row in self.rows for each in self._sources(row)]
         return text + ("\n<!--\n" + "\n".join(sources) + "\n-->\n" if sources else "")
@@ -262,8 +259,7 @@ def _p_text(row: ShownRow, at: int) -> str:
     assert cell.p is not None
     first = row.cells[0]
     name = first.text if at and first.text else row.key
-    size = f"p = {cell.p:.2g}" if cell.p >= LEAST_P else f"p < {LEAST_P:g}"
-    return f"{name} {size}{' †' if cell.is_near else ''}"
+    return f"{name} {describe_p(cell.p)}{' †' if cell.is_near else ''}"
 
 
 def follow_links(table: ResultTable, catalog: Catalog) -> ShownTable:
@@ -464,7 +460,15 @@ def _mark(cell: ShownCell, text: str, marks: tuple[str, str, str]) -> str:
 def markdown_text(text: str) -> str:
     """Return a text as one line of Markdown that shows it as it is."""
     one_line = " ".join(text.split())
-    return "".join(f"\\{char}" if char in "\\|*_`<>[]" else char for char in one_line)
+    return "".join(f"\\{char}" if char in "\\|*_`<>[]&~" else char for char in one_line)
+
+
+def markdown_grid(
+    head: Sequence[str], rows: Sequence[Sequence[str]], to_right: Sequence[bool]
+) -> str:
+    """Return a Markdown table of cells that are Markdown already."""
+    sides = ["---:" if is_right else "---" for is_right in to_right]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, sides, *rows))
 
 
 def latex_text(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 LEVEL = 0.95
 """Confidence of every interval that is shown."""
 
+_LEAST_P = 0.001
 _STEPS = 300
 _TINY = 1e-300
 
@@ -79,6 +80,15 @@ def _t_test(difference: float, error: float, freedom: float) -> TTest:
     if not difference:
         return TTest(difference, 0.0, 0.0, math.inf, 1.0)
     return TTest(difference, 0.0, math.copysign(math.inf, difference), math.inf, 0.0)
+
+
+def describe_p(p: float) -> str:
+    """Return a p with two digits, the smallest ones as below a limit.
+
+    >>> describe_p(0.0412), describe_p(0.0001)
+    ('p = 0.041', 'p < 0.001')
+    """
+    return f"p = {p:.2g}" if p >= _LEAST_P else f"p < {_LEAST_P:g}"
 
 
 def correct_by_holm(ps: Sequence[float]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from assay.core.errors import InputError
 from assay.core.terminal import visible
 from assay.query.drawing import CurveDrawing
-from assay.query.result_tables import markdown_text
+from assay.query.result_tables import markdown_grid, markdown_text
 from assay.store.whole_output import explain_disk_errors, new_folder, refuse_taken
 
 PAGE, TEXT, PICTURES = "report.html", "report.md", "pictures"
@@ -43,7 +43,7 @@ Cell = str | WebLink
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """Markdown by a person. HTML in it is shown as text."""
+    """Markdown; HTML in it is shown as text."""
 
     text: str
 
@@ -55,8 +55,8 @@ class CellGrid:
     Cells from column `numbers` on stand on the right.
     """
 
-    head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
     numbers: int = 100
 
 
@@ -68,14 +68,7 @@ class Listing:
     language: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """Drawings side by side, each under its title."""
-
-    drawings: tuple[CurveDrawing, ...]
-
-
-Block = Prose | CellGrid | Listing | Pictures
+Block = Prose | CellGrid | Listing | CurveDrawing
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +111,17 @@ class ReportDocument:
 
         Without such a folder they are left out.
         """
-        parts = [f"# {markdown_text(visible(self.title))}", _markdown(self.lead)]
+        parts = [f"# {_markdown_cell(self.title)}", _markdown(self.lead)]
         numbers = itertools.count()
         for section in self.sections:
-            parts.append(f"## {markdown_text(visible(section.title))}")
+            parts.append(f"## {_markdown_cell(section.title)}")
             for block in section.blocks:
-                if not isinstance(block, Pictures):
-                    parts.append(_markdown(block))
-                    continue
-                for each in block.drawings:
-                    names = markdown_text(visible(", ".join(each.names)))
+                if isinstance(block, CurveDrawing):
+                    names = _markdown_cell(", ".join(block.names))
                     shown = f"![{names}]({pictures}/{next(numbers)}.svg)" if pictures else names
-                    parts.append(f"**{markdown_text(visible(each.title))}**\n\n{shown}")
+                    parts.append(f"**{_markdown_cell(block.title)}**\n\n{shown}")
+                else:
+                    parts.append(_markdown(block))
         return "\n\n".join(parts) + "\n"
 
     def write(self, place: Path, *, force: bool = False) -> Path | None:
@@ -138,67 +130,46 @@ class ReportDocument:
         It appears when it is whole. InputError where something is in its place, unless `force`
         moves it away; return where to.
         """
-        writers = {".html": self.to_html, ".md": self.to_markdown}
-        if place.suffix.lower() in writers:
-            return write_text(place, writers[place.suffix.lower()](), force=force)
-        if place.suffix and not place.is_dir():
-            raise InputError(
-                f"{place.name} is no kind of report.",
-                fix=f"name it {place.stem}.html or {place.stem}.md; or a folder without a suffix",
-            )
+        suffix = place.suffix.lower()
+        if suffix in (".html", ".md"):
+            text = self.to_html() if suffix == ".html" else self.to_markdown()
+            return write_text(place, text, force=force)
+        if suffix and not place.is_dir():
+            fix = f"name it {place.stem}.html or {place.stem}.md; or a folder without a suffix"
+            raise InputError(f"{place.name} is no kind of report.", fix=fix)
         refuse_taken(place, force=force)
         with new_folder(place, _WHAT) as output, explain_disk_errors(place, _WHAT):
             (output.scratch / PICTURES).mkdir()
-            for i, drawing in enumerate(self._drawings()):
+            blocks = (block for section in self.sections for block in section.blocks)
+            drawings = (block for block in blocks if isinstance(block, CurveDrawing))
+            for i, drawing in enumerate(drawings):
                 drawing.save(output.scratch / PICTURES / f"{i}.svg")
-            for name, text in ((PAGE, self.to_html()), (TEXT, self.to_markdown(PICTURES))):
-                (output.scratch / name).write_text(text, encoding="utf-8", errors="replace")
+            output.write(PAGE, self.to_html())
+            output.write(TEXT, self.to_markdown(PICTURES))
             return output.put_in_place()
-
-    def _drawings(self) -> Iterator[CurveDrawing]:
-        for section in self.sections:
-            for block in section.blocks:
-                yield from block.drawings if isinstance(block, Pictures) else ()
 
 
 def write_text(place: Path, text: str, *, force: bool) -> Path | None:
     """Write one file as `ReportDocument.write` does."""
     refuse_taken(place, force=force)
     with new_folder(place, _WHAT) as output, explain_disk_errors(place, _WHAT):
-        (output.scratch / place.name).write_text(text, encoding="utf-8", errors="replace")
+        output.write(place.name, text)
         return output.put_in_place(place.name)
 
 
 def _html(block: Block) -> str:
+    """Return a block as HTML: what its Markdown says, and curves as they are."""
     match block:
+        case CurveDrawing():
+            caption = f"<figcaption>{escape(visible(block.title))}</figcaption>"
+            return f"<figure>{caption}{block.svg}</figure>"
         case Prose(text=text):
-            return f'<div class="prose">{_MARKDOWN.render(_visible_lines(text))}</div>'
+            kind, text = "prose", _visible_lines(text)
         case Listing(text=text):
-            kind = ' class="long"' if text.count("\n") > _LONG else ""
-            return f"<pre{kind}><code>{escape(_visible_lines(text))}</code></pre>"
-        case Pictures(drawings=drawings):
-            captions = [
-                f"<figcaption>{escape(visible(each.title))}</figcaption>" for each in drawings
-            ]
-            pairs = zip(captions, drawings, strict=True)
-            figures = (f"<figure>{caption}{each.svg}</figure>" for caption, each in pairs)
-            return f'<div class="curves">{"".join(figures)}</div>'
-        case CellGrid(head=head, rows=rows):
-            lines = [_html_row("th", head, block.numbers)] if head else []
-            lines += [_html_row("td", row, block.numbers) for row in rows]
-            kind = "grid" if head else "grid facts"
-            return f'<div class="{kind}"><table>{"".join(lines)}</table></div>'
-
-
-def _html_row(element: str, cells: tuple[Cell, ...], numbers: int) -> str:
-    parts = []
-    for at, cell in enumerate(cells):
-        text = escape(visible(cell if isinstance(cell, str) else cell.text))
-        if isinstance(cell, WebLink):
-            text = f'<a href="{escape(cell.url)}" rel="noreferrer">{text}</a>'
-        kind = ' class="right"' if at >= numbers else ""
-        parts.append(f"<{element}{kind}>{text}</{element}>")
-    return f"<tr>{''.join(parts)}</tr>"
+            kind, text = "long" if text.count("\n") > _LONG else "", _markdown(block)
+        case CellGrid(head=head):
+            kind, text = "grid" if head else "grid facts", _markdown(block)
+    return f'<div class="{kind}">{_MARKDOWN.render(text)}</div>'
 
 
 def _markdown(block: Prose | CellGrid | Listing) -> str:
@@ -208,12 +179,10 @@ def _markdown(block: Prose | CellGrid | Listing) -> str:
         case Listing(text=text, language=language):
             fence = "`" * max([3, *(len(each) + 1 for each in _FENCES.findall(text))])
             return f"{fence}{language}\n{_visible_lines(text).rstrip()}\n{fence}"
-        case CellGrid(head=head, rows=rows):
-            columns = len((head, *rows)[-1])
-            sides = ["---:" if at >= block.numbers else "---" for at in range(columns)]
-            lines = [[*map(_markdown_cell, head)] or [""] * columns, sides]
-            lines += [[*map(_markdown_cell, row)] for row in rows]
-            return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        case CellGrid(head=head, rows=rows, numbers=numbers):
+            columns = range(len((head, *rows)[-1]))
+            lines = [[*map(_markdown_cell, row)] for row in (head or [""] * len(columns), *rows)]
+            return markdown_grid(lines[0], lines[1:], [at >= numbers for at in columns])
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -250,26 +219,25 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: .
 th, td { min-width: 3.2rem; overflow-wrap: break-word; text-align: left; vertical-align: top;
   padding: .22rem 1.4rem .22rem 0; border-bottom: 1px solid var(--line); }
 th, .facts td:first-child { font-weight: 600; color: var(--muted); white-space: nowrap; }
-.right { text-align: right; white-space: nowrap; }
+.facts thead { display: none; }
+[style] { white-space: nowrap; }
 .grid { overflow-x: auto; }
 pre { background: var(--soft); padding: .7rem .9rem; white-space: pre-wrap; }
-pre.long { columns: 15rem; column-gap: 1.5rem; }
+.long pre { columns: 15rem; column-gap: 1.5rem; }
 code { font: .88em/1.45 ui-monospace, monospace; }
-.curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr));
-  gap: .8rem; }
-figure { margin: 0; break-inside: avoid; }
+figure { display: inline-block; width: min(30.5rem, 100%); margin: 0 0 .8rem; break-inside: avoid; }
 figcaption { font-weight: 600; }
 svg { max-width: 100%; height: auto; }
 svg text[fill="#767676"] { fill: var(--muted); }
 @media print { body { font-size: 10pt; max-width: none; margin: 0; } h2 { break-after: avoid; }
-  tr { break-inside: avoid; } td { overflow-wrap: anywhere; }
-  .curves { grid-template-columns: 1fr 1fr; } }
+  tr { break-inside: avoid; } td { overflow-wrap: anywhere; } figure { width: 49%; } }
 """
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="referrer" content="no-referrer">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>

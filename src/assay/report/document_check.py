@@ -45,23 +45,18 @@ def check_document(text: str, project: Project, catalog: Catalog) -> tuple[int, 
     A number may be rounded, and be a percentage of a value up to 1. In a row of a table its mark
     (best, second, near the best) has to be right, too.
     """
-    tables: dict[str, ShownTable] = {}
-    known = table_names(project)
-    total = 0
+    marked = list(_find_marked(text.splitlines()))
+    names = {place[0] for _, _, place in marked}.intersection(table_names(project))
+    tables = {name: follow_links(read_table(project, name), catalog) for name in names}
     wrong = []
-    for line, body, places in _find_marked(text.splitlines()):
-        for place in places:
-            total += 1
-            name = place[0]
-            if name in known and name not in tables:
-                tables[name] = follow_links(read_table(project, name), catalog)
-            if said := _check(body, place, tables.get(name)):
-                wrong.append(WrongNumber(line, "/".join(place), said))
-    return total, wrong
+    for line, body, place in marked:
+        if said := _check(body, place, tables.get(place[0])):
+            wrong.append(WrongNumber(line, "/".join(place), said))
+    return len(marked), wrong
 
 
-def _find_marked(lines: Sequence[str]) -> Iterator[tuple[int, str, list[Place]]]:
-    """Yield number, text and cells of each line or row of a table that a comment marks.
+def _find_marked(lines: Sequence[str]) -> Iterator[tuple[int, str, Place]]:
+    """Yield number and text of each line or row of a table, with each cell that a comment names.
 
     The comments stand on the lines before it, or at the end of its own.
     """
@@ -75,8 +70,7 @@ def _find_marked(lines: Sequence[str]) -> Iterator[tuple[int, str, list[Place]]]
         row = f"{row} {body}".strip()
         if not row or (_CELL_END.search(row) and _ROW_END not in row):  # it goes on
             continue
-        if places:
-            yield first, row, places
+        yield from ((first, row, place) for place in places)
         row, places = "", []
 
 

@@ -18,12 +18,13 @@ from assay.core.errors import InputError, choose
 from assay.core.formatting import count
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
-from assay.formats.json_codec import decode_json, dumps, write_atomic
+from assay.formats.json_codec import decode_json, dumps
 from assay.query.catalog import open_catalog
 from assay.report.figure_data import KINDS, FigureItem, FigureRequest, Panel, read_panels
 from assay.report.figure_drawing import FILE_SETTINGS, describe_item, draw_figure
 from assay.store.known_projects import project_here
-from assay.store.layout import Project, refusal
+from assay.store.layout import Project
+from assay.store.whole_output import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,13 +82,10 @@ def make_request(kind: str, runs: Sequence[str], **options: Any) -> FigureReques
         raise InputError(f"There is no kind of figure `{kind}`.", fix=fix)
     if not options.get("metrics"):
         raise InputError(f"A figure of the kind {kind} needs a metric.", fix="-m NAME draws it")
-    lists = ("metrics", "keys", "by", "ignored")
-    named = {
-        name: tuple([given] if isinstance(given, str) else given) if name in lists else given
-        for name, given in options.items()
-        if given
-    }
-    return FigureRequest(kind=kind, runs=tuple(runs), **named)  # type: ignore[arg-type]
+    given = {name: value for name, value in options.items() if value}
+    for name in given.keys() & {"metrics", "keys", "by", "ignored"}:
+        given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    return FigureRequest(kind=kind, runs=tuple(runs), **given)
 
 
 def write_figure(request: FigureRequest, to: Path, *, name: str = "") -> FigureRecipe:
@@ -103,14 +101,11 @@ def write_figure(request: FigureRequest, to: Path, *, name: str = "") -> FigureR
     if to.exists():
         read_recipe(to)  # a file that somebody else made is not ours to replace
     panels = read_panels(open_catalog(project_here()), request)
-    recipe = FigureRecipe(
-        command=write_command(request, name or str(to)),
-        digest=hashlib.sha256(dumps(panels).encode()).hexdigest(),
-        request=request,
-        panels=panels,
-    )
+    command = write_command(request, name or str(to))
+    digest = hashlib.sha256(dumps(panels).encode()).hexdigest()
+    recipe = FigureRecipe(command=command, digest=digest, request=request, panels=panels)
     text = f"{dumps(recipe)}\n".encode()
-    readable = visible(recipe.command).encode("utf-8", "replace").decode()
+    readable = visible(command).encode("utf-8", "replace").decode()
     packed = f"assay-figure:{base64.b64encode(zlib.compress(text, 9)).decode()};"
     drawn = draw_figure(panels, request)
     from matplotlib import rc_context
@@ -125,21 +120,15 @@ def write_figure(request: FigureRequest, to: Path, *, name: str = "") -> FigureR
             fix = "install one that has it, such as Noto Sans CJK"
             raise InputError(f"No font here has a letter: {error}", fix=fix) from None
     for path, data in ((to, file.getvalue()), (to.with_name(f"{to.name}.json"), text)):
-        try:
-            write_atomic(path, data, durable=False)
-        except OSError as error:
-            fix = "write it elsewhere: -o"
-            raise refusal(error, path, "The figure cannot be written", fix=fix) from error
+        replace_file(path, data, "The figure cannot be written")
     return recipe
 
 
 def write_command(request: FigureRequest, to: str) -> str:
     """Return the command that draws a figure into a file."""
     words = ["assay", "figure", request.kind, *request.runs]
-    for metric in request.metrics:
-        words += ["-m", metric]
-    for key in request.keys:
-        words += ["-k", key]
+    words += [word for metric in request.metrics for word in ("-m", metric)]
+    words += [word for key in request.keys for word in ("-k", key)]
     plain = FigureRequest(kind=request.kind, runs=(), metrics=())
     for name in ("by", "ignored", "style", "title", "log"):
         given = getattr(request, name)
@@ -155,7 +144,8 @@ def read_recipe(file: Path) -> FigureRecipe:
         data = read_bytes(file, _MOST_BYTES, follow=True)
     except OSError as error:
         what = f"{file.name} cannot be read: {error.strerror or error}."
-        raise InputError(what, where=str(file)) from error
+        others = [each.name for each in file.parent.glob(f"*{file.suffix}")]
+        raise InputError(what, where=str(file), fix=choose(file.name, others)) from error
     found = _RECIPE.search(data)
     try:
         if found is None:
@@ -164,11 +154,8 @@ def read_recipe(file: Path) -> FigureRecipe:
         text = packed.decompress(base64.b64decode(found[1]), _MOST_BYTES)
         return decode_json(text, file, FigureRecipe, version=FORMAT)
     except (ValueError, zlib.error):
-        raise InputError(
-            f"{file.name} was not drawn by `assay figure`: it holds no recipe.",
-            where=str(file),
-            fix="name another file",
-        ) from None
+        what = f"{file.name} was not drawn by `assay figure`: it holds no recipe."
+        raise InputError(what, where=str(file), fix="name another file") from None
 
 
 def redo_figure(file: Path, to: Path | None = None) -> tuple[list[str], bool]:
@@ -193,9 +180,7 @@ def _describe_changes(before: FigureRecipe, after: FigureRecipe) -> list[str]:
         if was is None:
             lines.append(f"new: {name}")
         elif dumps(was) != dumps(item):
-            came, left = (
-                set(one.runs) - set(other.runs) for one, other in ((item, was), (was, item))
-            )
+            came, left = set(item.runs) - set(was.runs), set(was.runs) - set(item.runs)
             parts = [f"{count(len(came), 'run')} more"] if came else []
             parts += [f"{count(len(left), 'run')} less"] if left else []
             if "mean" in item.values:

@@ -6,19 +6,18 @@ Which runs count, how they are grouped and what a cell holds is decided by `quer
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from assay.core.errors import InputError, RecordError, choose, did_you_mean
-from assay.core.formatting import count, number
+from assay.core.formatting import count, name_some, number
 from assay.query.catalog import Asked, Catalog
 from assay.query.columns import COLUMNS, Column
 from assay.query.drawing import DrawnCurve, keep_extremes
@@ -27,9 +26,7 @@ from assay.query.groups import BY_CONFIG, Spread, choose_counted, compute_spread
 from assay.query.run import RunView
 from assay.query.significance import confidence_interval
 from assay.store.blobs import FileBlobs
-
-if TYPE_CHECKING:
-    from assay.store.series import Series
+from assay.store.series import Series
 
 Kind = Literal["curves", "bars", "scatter", "parallel", "heatmap", "confusion", "histogram"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -232,39 +229,24 @@ def spell_value(value: Any) -> str:
 def refuse_many(found: int, most: int, noun: str) -> None:
     """Raise InputError where more is to be drawn than can be told apart."""
     if found > most:
-        raise InputError(
-            f"There are {count(found, noun)}, of which {most} can be told apart.",
-            fix="narrow the expression, or group the runs by fewer values: --by tag",
-        )
+        what = f"There are {count(found, noun)}, of which {most} can be told apart."
+        fix = "narrow the expression, or group the runs by fewer values: --by tag"
+        raise InputError(what, fix=fix)
 
 
-# ------------------------------------------------------------------------------------------ curves
+def _match_metrics(runs: Iterable[RunView], names: Sequence[str]) -> list[str]:
+    """Return the metrics of runs that names mean: each itself, else all that end in it.
 
-
-def match_metrics(run: RunView, name: str) -> list[str]:
-    """Return the metrics that a name means: it, else all with it as their last part.
-
-    InputError when there is none.
+    InputError where there is none.
     """
-    if name in run.metrics:
-        return [name]
-    found = [each for each in run.metrics if each.rpartition("/")[2] == name]
-    if not found:
-        short = [each.rpartition("/")[2] for each in run.metrics]
-        fix = did_you_mean(name, [*run.metrics, *short]) or choose(name, run.metrics, "it has")
-        raise InputError(f"The run {run.id} has no metric `{name}`.", where=str(run.path), fix=fix)
-    return found
-
-
-def _having(runs: Sequence[RunView], names: Sequence[str]) -> list[str]:
-    """Return the metrics that the names mean in any of the runs."""
+    known = {metric: metric.rpartition("/")[2] for run in runs for metric in run.metrics}
     found: dict[str, None] = {}
     for name in names:
-        for run in runs:
-            with contextlib.suppress(InputError):
-                found |= dict.fromkeys(match_metrics(run, name))
-        if not any(name in (metric, metric.rpartition("/")[2]) for metric in found):
-            match_metrics(max(runs, key=lambda run: len(run.metrics)), name)  # says what there is
+        meant = [name] if name in known else [each for each in known if known[each] == name]
+        if not meant:
+            fix = did_you_mean(name, [*known, *known.values()]) or choose(name, known, "they have")
+            raise InputError(f"None of the chosen runs has a metric `{name}`.", fix=fix)
+        found |= dict.fromkeys(meant)
     return list(found)
 
 
@@ -272,7 +254,7 @@ def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
     """Return a line for each group: the mean of its runs, with the sample deviation as `band`."""
     groups = chosen.group()
     panels = []
-    for metric in _having(list(chosen.views.values()), chosen.request.metrics):
+    for metric in _match_metrics(chosen.views.values(), chosen.request.metrics):
         items: list[FigureItem] = []
         left_out: dict[str, str] = {}
         axes: dict[str, None] = {}
@@ -284,12 +266,9 @@ def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
                 axis, merged = _merge_curves(curves)
                 axes[axis] = None
                 line = keep_extremes(merged, _RANGES)
-                columns = {"x": line.xs, "y": line.ys, "band": line.band}
-                values = {
-                    name: each.astype(float).tolist()
-                    for name, each in columns.items()
-                    if each is not None
-                }
+                columns = [("x", line.xs), ("y", line.ys)]
+                columns += [("band", line.band)] if line.band is not None else []
+                values = {name: each.astype(float).tolist() for name, each in columns}
                 items.append(chosen.item(group, curves, values))
         panels.append(Panel(title=metric, axes=tuple(axes), items=tuple(items), left_out=left_out))
     return panels
@@ -300,7 +279,8 @@ def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
     first, *others = curves.values()
     if not others:
         return first.axis or "step", DrawnCurve(first.xs, first.values)
-    places = [_last_places(each) for each in curves.values()]
+    # The last point at each step counts.
+    places = [{step: at for at, step in enumerate(each.steps.tolist())} for each in curves.values()]
     steps = sorted(set.intersection(*map(set, places)))
     if not steps:
         what = f"{', '.join(curves)} have no step of `{first.name}` in common."
@@ -318,12 +298,10 @@ def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
     return axis or "step", DrawnCurve(xs if axis else np.array(steps), mean, band)
 
 
-def _last_places(curve: Series) -> dict[int, int]:
-    """Return the place of the last point at each step."""
-    return {step: place for place, step in enumerate(curve.steps.tolist())}
-
-
-# ------------------------------------------------------------------------------- values of columns
+def as_curve(item: FigureItem) -> DrawnCurve:
+    """Return the line of an item of a figure of curves."""
+    columns = (item.values[name] for name in ("x", "y", "band") if name in item.values)
+    return DrawnCurve(*(np.asarray(column, float) for column in columns))
 
 
 def _choose_keys(chosen: _ChosenRuns) -> list[Column]:
@@ -333,11 +311,9 @@ def _choose_keys(chosen: _ChosenRuns) -> list[Column]:
     names = list(chosen.request.keys) or (chosen.varying(chosen.views) if least else [])
     if not least <= len(names) <= most:
         needed = str(least) if least == most else f"{least} to {most}"
-        there = f"{', '.join(names[:MOST_PANELS])} vary" if names else "no key varies"
-        raise InputError(
-            f"A figure of the kind {kind} has {needed} of the keys as axes, not {len(names)}.",
-            fix=f"name them with -k; {there}" if least else "leave out -k",
-        )
+        there = f"these vary: {name_some(names, MOST_PANELS)}" if names else "no key varies"
+        what = f"A figure of the kind {kind} has {needed} of the keys as axes, not {len(names)}."
+        raise InputError(what, fix=f"name them with -k; {there}" if least else "leave out -k")
     return chosen.columns(names)
 
 
@@ -396,9 +372,6 @@ def _number(value: Any, name: str, run: str, fix: str = "name a metric, or a num
     return float(value)
 
 
-# ------------------------------------------------------------------------------ what the runs kept
-
-
 def _read_kept(
     chosen: _ChosenRuns,
     kind: str,
@@ -419,10 +392,12 @@ def _read_kept(
                 panels.append(Panel(title=name, items=(item,), left_out=left_out))
         if len(panels) == before:
             kept = [each for view in chosen.views.values() for each in view.artifacts]
-            raise InputError(
-                f"None of the chosen runs kept a {kind} `{name}`.",
-                fix=choose(name, [each.name for each in kept if each.kind == kind], "they have"),
-            )
+            names = [each.name for each in kept if each.kind == kind]
+            if kind == "table":  # a matrix may be a result, too
+                results = (view.values.items() for view in chosen.views.values())
+                names += [key for each in results for key, value in each if type(value) is list]
+            what = f"None of the chosen runs kept a {kind} `{name}`."
+            raise InputError(what, fix=choose(name, names, "they have"))
     return panels
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from assay.report.figure_data import (
     FigureItem,
     FigureRequest,
     Panel,
+    as_curve,
     refuse_many,
     spell_value,
 )
@@ -56,7 +56,6 @@ FILE_SETTINGS: Any = {"pdf.fonttype": 42, "svg.hashsalt": "assay", "savefig.dpi"
 _CHINESE = ("Noto Sans CJK SC", "PingFang SC", "Microsoft YaHei", "SimHei", "WenQuanYi Zen Hei")
 _COLORMAP = "cividis"  # even in lightness: for the colour-blind, and on grey paper
 _LABEL_CELLS = 40
-_MOST_NAMED = len(COLORS)
 _MOST_TEXTS = 150
 
 
@@ -93,7 +92,7 @@ def draw_figure(panels: Sequence[Panel], request: FigureRequest) -> Figure:
             figure.suptitle(_text(request.title))
         _add_legend(figure, width)
     # matplotlib shows a bare figure in a notebook only where pyplot was imported.
-    figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
+    figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]
     return figure
 
 
@@ -110,7 +109,6 @@ def _settings(style: str) -> Any:
         "mathtext.fontset": formulas,
         "font.size": size,
         "axes.titlesize": size,
-        "axes.labelsize": size,
         "figure.titlesize": size + 1,
         "xtick.labelsize": size - 1,
         "ytick.labelsize": size - 1,
@@ -156,22 +154,19 @@ def _text(text: str, cells: int = 200) -> str:
     return f" {shown}" if shown.startswith("_") else shown
 
 
-# --------------------------------------------------------------------------------------- the kinds
-
-
 def _draw_curves(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
     for item in panel.items:
-        xs, ys = (np.asarray(item.values[name], float) for name in ("x", "y"))
+        line = as_curve(item)
         color = COLORS[item.place % len(COLORS)]
         dashes = DASHES[item.place // len(COLORS) % len(DASHES)]
         label = _text(item.label, _LABEL_CELLS)
-        marker = "" if len(xs) > 1 else "o"
-        axes.plot(xs, ys, label=label, color=color, linestyle=dashes, marker=marker)
-        band = np.asarray(item.values.get("band", ys * 0), float)
-        if len(xs) == 1:
-            axes.errorbar(xs, ys, yerr=band, color=color, capsize=3)
-        else:
-            axes.fill_between(xs, ys - band, ys + band, color=color, alpha=0.2, linewidth=0)
+        marker = "" if len(line.xs) > 1 else "o"
+        axes.plot(line.xs, line.ys, label=label, color=color, linestyle=dashes, marker=marker)
+        if line.band is not None and len(line.xs) == 1:
+            axes.errorbar(line.xs, line.ys, yerr=line.band, color=color, capsize=3)
+        elif line.band is not None:
+            low, high = line.ys - line.band, line.ys + line.band
+            axes.fill_between(line.xs, low, high, color=color, alpha=0.2, linewidth=0)
     return _scale(axes, request, ", ".join(panel.axes), panel.title)
 
 
@@ -196,18 +191,12 @@ def _draw_bars(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, s
 
 def _draw_scatter(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
     (key,) = panel.axes
-    is_named = 1 < len(panel.items) <= _MOST_NAMED
+    is_named = 1 < len(panel.items) <= len(COLORS)
     for item in panel.items:
-        axes.errorbar(
-            item.values[key],
-            item.values["mean"],
-            yerr=item.values["std"],
-            label=_text(item.label, _LABEL_CELLS) if is_named else None,
-            color=COLORS[item.place % len(COLORS) if is_named else 0],
-            fmt="o",
-            elinewidth=0.8,
-            capsize=2,
-        )
+        label = _text(item.label, _LABEL_CELLS) if is_named else None
+        color = COLORS[item.place % len(COLORS) if is_named else 0]
+        x, mean, std = (item.values[name] for name in (key, "mean", "std"))
+        axes.errorbar(x, mean, std, label=label, color=color, fmt="o", elinewidth=0.8, capsize=2)
     return _scale(axes, request, key, panel.title)
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from assay.core.errors import AssayError
 from assay.core.facts import Evaluated
-from assay.core.formatting import number
-from assay.formats.export_folder import ExportCertificate, ExportSchema
+from assay.formats.export_folder import METRIC_HEAD, ExportCertificate, ExportSchema
 from assay.formats.json_codec import dumps
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.report.document import (
+    Block,
     Cell,
     CellGrid,
     DocumentSection,
@@ -25,7 +25,7 @@ from assay.report.document import (
     ReportDocument,
     WebLink,
 )
-from assay.report.run_report import find_tests, report_run
+from assay.report.run_report import fact_grid, find_tests, full_sections, report_run
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.layout import Project
 
@@ -63,19 +63,13 @@ def make_export_readme(
 
     It is the metadata of a card, then what the model takes and gives, and its certificate.
     """
-    facts: list[tuple[Cell, ...]] = [
+    facts: list[tuple[str, Cell]] = [
         ("run", certificate.run),
         ("checkpoint", f"{certificate.checkpoint}{f': {why}' if why else ''}"),
         ("weights", certificate.weights),
         ("config", WebLink("config.toml", "config.toml")),
         ("hash of the config", view.file.newest.config_hash),
         *((name, f"sha256 {digest}") for name, digest in certificate.files.items()),
-    ]
-    sides = {"input": schema.inputs, "output": schema.outputs}
-    tensors = [(side, it.name, it.text) for side, found in sides.items() for it in found]
-    metrics = [
-        (name, number(value), certificate.exported_text(name))
-        for name, value in certificate.recorded.items()
     ]
     use = (
         f"A model of assay, exported to {certificate.target}. `python run_model.py` runs it on the"
@@ -91,20 +85,13 @@ def make_export_readme(
         f"{'Within' if certificate.is_within else 'NOT within'} its tolerance: {certificate.text}."
         " `certificate.json` has it for programs."
     )
-    grids = [CellGrid(("metric", "record", "exported"), tuple(metrics), 1)] if metrics else []
-    document = ReportDocument(
-        view.id,
-        f"{view.tag or view.id}, {certificate.target}",
-        CellGrid((), tuple(each for each in facts if each[1])),
-        (
-            DocumentSection("Use", (Prose(use),)),
-            DocumentSection(
-                "Inputs and outputs",
-                (CellGrid(("", "name", "dtype and shape"), tuple(tensors)), Prose(mode)),
-            ),
-            DocumentSection("Certificate", (Prose(verdict), *grids)),
-        ),
-    )
+    sections: dict[str, list[Block]] = {
+        "Use": [Prose(use)],
+        "Inputs and outputs": [CellGrid(("", "name", "dtype and shape"), schema.rows), Prose(mode)],
+        "Certificate": [Prose(verdict), CellGrid(METRIC_HEAD, certificate.metric_rows, 1)],
+    }
+    title = f"{view.tag or view.id}, {certificate.target}"
+    document = ReportDocument(view.id, title, fact_grid(facts), full_sections(sections))
     tags = (certificate.target,)
     head = card_metadata(view, project, *tags, checkpoint=certificate.checkpoint, step=step)
     return head + document.to_markdown()
@@ -121,31 +108,25 @@ def card_metadata(
     tests = [find_run(each, project) for each in find_tests([view], project, checkpoint)]
     evaluated = [(view, fact) for fact in _evaluations(view, step)]
     evaluated += [(test, fact) for test in tests for fact in _evaluations(test)]
-    return "\n".join(["---", *_metadata(view, evaluated, tags), "---", "", ""])
-
-
-def _metadata(
-    view: RunView, evaluated: Sequence[tuple[RunView, Evaluated]], tags: tuple[str, ...]
-) -> Iterator[str]:
     names = (name.rpartition("/")[2] for _, each in evaluated for name in each.metrics)
-    yield "library_name: assay"
-    if license_name := _license(view):
-        yield f"license: {dumps(license_name)}"
-    yield f"tags: {dumps(['assay', 'pytorch', *tags])}"
-    yield f"metrics: {dumps(list(dict.fromkeys(names)))}"
+    license_name = _license(view)
+    lines = ["---", "library_name: assay"]
+    lines += [f"license: {dumps(license_name)}"] if license_name else []
+    lines += [f"tags: {dumps(['assay', 'pytorch', *tags])}"]
+    lines += [f"metrics: {dumps(list(dict.fromkeys(names)))}"]
     seeds = view.file.newest.seeds if view.file.attempts else {}
-    yield from (f"{name}: {seed}" for name, seed in seeds.items())
-    if not evaluated:
-        return
-    yield from ("model-index:", f"- name: {dumps(view.tag or view.id)}", "  results:")
+    lines += [f"{name}: {seed}" for name, seed in seeds.items()]
+    if evaluated:
+        lines += ["model-index:", f"- name: {dumps(view.tag or view.id)}", "  results:"]
     for run, each in evaluated:
-        yield "  - task: {type: other}"
-        yield f"    dataset: {{type: other, name: {dumps(each.split)}, split: {dumps(each.split)}}}"
-        yield "    metrics:"
+        split = dumps(each.split)
+        lines += ["  - task: {type: other}"]
+        lines += [f"    dataset: {{type: other, name: {split}, split: {split}}}", "    metrics:"]
         for name, value in each.metrics.items():
-            shown = f"{name}, step {each.step} of run {run.id}"
+            shown = dumps(f"{name}, step {each.step} of run {run.id}")
             kind = dumps(name.rpartition("/")[2])
-            yield f"    - {{type: {kind}, value: {value!r}, name: {dumps(shown)}}}"
+            lines += [f"    - {{type: {kind}, value: {value!r}, name: {shown}}}"]
+    return "\n".join([*lines, "---", "", ""])
 
 
 def _evaluations(view: RunView, step: int | None = None) -> Iterator[Evaluated]:

@@ -6,9 +6,6 @@ import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import COSTS, Evaluated
@@ -20,7 +17,7 @@ from assay.query.columns import DEFAULT_COLUMNS
 from assay.query.config_rows import config_rows
 from assay.query.determinism import conditions
 from assay.query.drawing import CurveDrawing, DrawnCurve
-from assay.query.find import find_run, is_expression
+from assay.query.find import find_run, is_expression, select_group
 from assay.query.groups import BY_CONFIG
 from assay.query.rerun import commands_for
 from assay.query.run import RunView
@@ -30,7 +27,6 @@ from assay.query.table import (
     default_columns,
     differing_keys,
     make_group_table,
-    make_table,
 )
 from assay.report.document import (
     Block,
@@ -38,12 +34,11 @@ from assay.report.document import (
     CellGrid,
     DocumentSection,
     Listing,
-    Pictures,
     Prose,
     ReportDocument,
     WebLink,
 )
-from assay.report.figure_data import FigureRequest, read_panels
+from assay.report.figure_data import FigureRequest, as_curve, read_panels
 from assay.store import authorship
 from assay.store.known_projects import project_here
 from assay.store.layout import Project
@@ -75,24 +70,23 @@ def report_run(view: RunView, *, links: str = "", project: Project | None = None
     `links` leads from the document to the folder of the run, as "..": its files are linked then.
     Tests of the run are looked for in `project`.
     """
-    sections = [
-        _section("Damaged", [Listing("\n".join(view.damages))] if view.damages else []),
-        _section("Purpose", [Prose(view.desc)] if view.desc else []),
-        _section("Result", _result(view)),
-        _section("Test", _tests([view], project)),
-        _section("Curves", _own_curves(view)),
-        _section("Data", _data(view)),
-        _section("Config", _config(view)),
-        _section("Cost", [_cost(view)]),
-        _section("Code", [_code(view)]),
-        _section("Environment", _environment(view)),
-        _section("Reproducibility", _reproducibility(view)),
-        _section("Run it again", [_again(view)]),
-        _section("Notes", [Prose(f"**{moment(note.at_ns)}** {note.new}") for note in view.notes]),
-        _section("Files", [_files(view, links)]),
-    ]
-    found = tuple(each for each in sections if each.blocks)
-    return ReportDocument(view.id, view.tag or view.id, _lead(view), found)
+    sections: dict[str, Iterable[Block]] = {
+        "Damaged": [Listing("\n".join(view.damages))] if view.damages else [],
+        "Purpose": [Prose(view.desc)] if view.desc else [],
+        "Result": _result(view),
+        "Test": _tests([view], project),
+        "Curves": _own_curves(view),
+        "Data": _data(view),
+        "Config": _config(view),
+        "Cost": [_cost(view)],
+        "Code": [_code(view)],
+        "Environment": _environment(view),
+        "Reproducibility": _reproducibility(view),
+        "Run it again": [_again(view)],
+        "Notes": [Prose(f"**{moment(note.at_ns)}** {note.new}") for note in view.notes],
+        "Files": [_files(view, links)],
+    }
+    return ReportDocument(view.id, view.tag or view.id, _lead(view), full_sections(sections))
 
 
 def report_runs(where: str, project: Project) -> ReportDocument:
@@ -101,15 +95,14 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     Its results are the rows of `assay ls EXPR --group --diff`.
     """
     catalog = open_catalog(project)
-    asked = Asked(where=where, sort=("created",), columns=DEFAULT_COLUMNS, limit=None)
-    selection = catalog.select(asked)
-    if not len(selection):
-        raise InputError(f"No run fulfils `{where}`.", fix="`assay ls EXPR` lists those that do")
+    selection = select_group(catalog, where)
+    # A file is read later: an age in it would be wrong.
+    columns = ("created" if name == "age" else name for name in DEFAULT_COLUMNS)
+    runs = RunTable.of(selection, [catalog.known_column(name) for name in columns])
     keys = [key for key in differing_keys(selection) if key != "seed"]
     names = [*keys, *default_columns(selection)]
     grouped = Asked(where=where, group=(BY_CONFIG,), columns=names, limit=None)
     groups = make_group_table(catalog, grouped)
-    runs = make_table(catalog, asked)
     views = [view for view in runs if not view.error]
     head, *rows = groups.shown_rows()
     verdicts = [(view.id, moment(v.at_ns), v.said) for view in views for v in view.verdicts]
@@ -117,37 +110,35 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     commands = [f"assay ls {quoted} --group --diff", f"assay report {quoted}"]
     commands += [f"assay rerun {view.id}" for view in views if view.file.config_path]
     spread = Prose("± is the sample standard deviation over the finished runs of a row.")
-    ran = sum(view.duration_s for view in views)
-    shown = f"{len(runs)}, of {count(len(groups), 'config')}"
-    sections = [
-        _section("Result", [_grid(head, rows, numbers=1), spread]),
-        _section("Test", _tests(views[::-1], project, keys)),
-        _section("Curves", _group_curves(catalog, where, views)),
-        _section("Runs", [_grid([each.name for each in runs.columns], runs.shown_rows())]),
-        *(_section(f"Config of {view.id}", _config(view)) for view in views[-1:]),
-        _section("Reproducibility", [_grid(("run", "when", "verdict"), verdicts)]),
-        _section("Run it again", [Listing("\n".join(commands), "console")]),
+    sections: dict[str, Iterable[Block]] = {
+        "Result": [CellGrid(head, rows, 1), spread],
+        "Test": _tests(views[::-1], project, keys),
+        "Curves": _group_curves(catalog, where, views),
+        "Runs": [CellGrid([each.name for each in runs.columns], runs.shown_rows())],
+        **{f"Config of {view.id}": _config(view) for view in views[-1:]},
+        "Reproducibility": [CellGrid(("run", "when", "verdict"), verdicts)],
+        "Run it again": [Listing("\n".join(commands), "console")],
+    }
+    lead = [
+        ("runs", f"{len(runs)}, of {count(len(groups), 'config')}"),
+        ("ran", f"{duration(sum(view.duration_s for view in views))} together"),
+        ("energy", _energy(views)),
     ]
-    energy = _energy(views)
-    lead = [("runs", shown), ("ran", f"{duration(ran)} together"), ("energy", energy)]
-    return ReportDocument(
-        "runs", where, _facts(lead), tuple(each for each in sections if each.blocks)
-    )
+    return ReportDocument("runs", where, fact_grid(lead), full_sections(sections))
 
 
-def _section(title: str, blocks: Iterable[Block]) -> DocumentSection:
-    """Return a section of the blocks that hold something."""
-    full = (each for each in blocks if not isinstance(each, CellGrid) or each.rows)
-    return DocumentSection(title, tuple(full))
+def full_sections(sections: Mapping[str, Iterable[Block]]) -> tuple[DocumentSection, ...]:
+    """Return the sections and blocks that hold something."""
+    full = {
+        title: tuple(each for each in blocks if not isinstance(each, CellGrid) or each.rows)
+        for title, blocks in sections.items()
+    }
+    return tuple(DocumentSection(title, blocks) for title, blocks in full.items() if blocks)
 
 
-def _grid(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, numbers: int = 100) -> CellGrid:
-    return CellGrid(tuple(head), tuple(map(tuple, rows)), numbers)
-
-
-def _facts(pairs: Iterable[tuple[str, Cell]]) -> CellGrid:
+def fact_grid(pairs: Iterable[tuple[str, Cell]]) -> CellGrid:
     """Return names and values, without those that are empty."""
-    return _grid((), [pair for pair in pairs if pair[1]])
+    return CellGrid((), [pair for pair in pairs if pair[1]])
 
 
 def _lead(view: RunView) -> CellGrid:
@@ -165,18 +156,18 @@ def _lead(view: RunView) -> CellGrid:
         ("imported", ", ".join(f"{name} {text}" for name, text in view.origin.items())),
         ("author", "somebody else: nothing here proves what it says" if is_foreign else ""),
     ]
-    return _facts(pairs)
+    return fact_grid(pairs)
 
 
 def _result(view: RunView) -> Iterator[Block]:
     values = {key: each for key, each in view.values.items() if not key.startswith(IMPORTED)}
-    yield _facts((key, it if isinstance(it, str) else dumps(it)) for key, it in values.items())
+    yield fact_grid((key, it if isinstance(it, str) else dumps(it)) for key, it in values.items())
     rows = []
     for name, each in view.summaries.items():
         if not name.startswith(_UNDRAWN):
             low, high = _extreme(each.min, each.at_min), _extreme(each.max, each.at_max)
             rows.append((name, number(each.last), *low, *high))
-    yield _grid(("metric", "last", "min", "at step", "max", "at step"), rows, numbers=1)
+    yield CellGrid(("metric", "last", "min", "at step", "max", "at step"), rows, 1)
 
 
 def _extreme(value: float, step: int) -> tuple[str, str]:
@@ -211,47 +202,36 @@ def _tests(
     found = catalog.select_ids(tests)
     columns = tuple(map(catalog.known_column, ("parent", *metrics, "id")))
     if len(views) == 1:
-        yield _grid(("weights", *metrics, "run"), RunTable.of(found, columns).shown_rows())
+        yield CellGrid(("weights", *metrics, "run"), RunTable.of(found, columns).shown_rows())
         return
     columns = tuple(map(catalog.known_column, (*keys, *metrics)))
     groups = catalog.group(found, Asked(group=(BY_CONFIG,))).groups(columns, 0, None)
     head, *rows = GroupTable(columns, tuple(groups)).shown_rows()
-    yield _grid(head, rows, numbers=1)
+    yield CellGrid(head, rows, 1)
 
 
-def _own_curves(view: RunView) -> list[Block]:
-    """Return drawings of all metrics with one last part, as train/loss and valid/loss."""
+def _own_curves(view: RunView) -> Iterator[CurveDrawing]:
+    """Yield drawings of all metrics with one last part, as train/loss and valid/loss."""
     panels: dict[str, list[str]] = {}
     for name in view.metrics:
         if not name.startswith(_UNDRAWN):
             panels.setdefault(name.rpartition("/")[2], []).append(name)
-    drawings = []
     for title, metrics in list(panels.items())[:_MOST_PICTURES]:
         with contextlib.suppress(AssayError):  # a lost curve: `damages` tells
             found = {name: view.metric(name) for name in metrics[:_MOST_LINES]}
             curves = {name: DrawnCurve(each.xs, each.values) for name, each in found.items()}
-            drawings.append(CurveDrawing(title, curves, found[metrics[0]].axis or "step"))
-    return [Pictures(tuple(drawings))] if drawings else []
+            yield CurveDrawing(title, curves, found[metrics[0]].axis or "step")
 
 
-def _group_curves(catalog: Catalog, where: str, views: Sequence[RunView]) -> list[Block]:
-    """Return a drawing of each metric; repeats are their mean with a band of one deviation."""
+def _group_curves(catalog: Catalog, where: str, views: Sequence[RunView]) -> Iterator[CurveDrawing]:
+    """Yield a drawing of each metric; repeats are their mean with a band of one deviation."""
     names = dict.fromkeys(name for view in views for name in view.metrics)
     metrics = [name for name in names if not name.startswith(_UNDRAWN)][:_MOST_PICTURES]
-    drawings = []
     with contextlib.suppress(AssayError):  # a lost curve: `damages` tells
         request = FigureRequest(kind="curves", runs=(where,), metrics=tuple(metrics))
         for panel in read_panels(catalog, request) if metrics else ():
-            curves = {
-                item.label: DrawnCurve(*(_array(item.values, name) for name in ("x", "y", "band")))
-                for item in panel.items[:_MOST_LINES]
-            }
-            drawings.append(CurveDrawing(panel.title, curves, panel.axes[0]))
-    return [Pictures(tuple(drawings))] if drawings else []
-
-
-def _array(values: Mapping[str, Any], name: str) -> Any:
-    return np.asarray(values[name], float) if name in values else None
+            curves = {item.label: as_curve(item) for item in panel.items[:_MOST_LINES]}
+            yield CurveDrawing(panel.title, curves, panel.axes[0])
 
 
 def _data(view: RunView) -> Iterator[Block]:
@@ -259,10 +239,10 @@ def _data(view: RunView) -> Iterator[Block]:
     pairs = [("data.train", attempts[-1].exactness if attempts else "")]
     facts = [event.fact for event in view.events if isinstance(event.fact, Evaluated)]
     counts = {fact.split: f"{fact.samples:,} samples evaluated" for fact in facts}
-    yield _facts([*pairs, *((f"data.{split}", text) for split, text in counts.items())])
+    yield fact_grid([*pairs, *((f"data.{split}", text) for split, text in counts.items())])
     inputs = view.environment.get("inputs")
     files = inputs.get("files", {}) if isinstance(inputs, dict) else {}
-    yield _grid(("file read", "digest"), [(name, str(files[name])) for name in files])
+    yield CellGrid(("file read", "digest"), [(name, str(files[name])) for name in files])
 
 
 def _config(view: RunView) -> Iterator[Block]:
@@ -273,7 +253,7 @@ def _config(view: RunView) -> Iterator[Block]:
         return
     asked = [row for row in rows if row.kind not in ("default", "injected")]
     cells = [(row.key, row.value, row.origin or row.kind) for row in asked]
-    yield _grid(("key", "value", "origin"), cells)
+    yield CellGrid(("key", "value", "origin"), cells)
     if defaults := [f"{row.key} = {row.value}" for row in rows if row.kind == "default"]:
         yield Prose("**Defaults taken**")
         yield Listing("\n".join(defaults))
@@ -294,7 +274,7 @@ def _cost(view: RunView) -> CellGrid:
     devices = ", ".join(attempts[-1].devices) if attempts else ""
     shown = [("ran", f"{duration(view.duration_s)}, in {count(len(attempts), 'attempt')}")]
     shown += [("on", devices), *((kind, ", ".join(each)) for kind, each in parts.items())]
-    return _facts([*shown, ("energy", _energy([view]))])
+    return fact_grid([*shown, ("energy", _energy([view]))])
 
 
 def _energy(views: Iterable[RunView]) -> str:
@@ -322,7 +302,7 @@ def _code(view: RunView) -> CellGrid:
         ("kept", kept),
         ("left out", ", ".join(code.left_out)),
     ]
-    return _facts(pairs)
+    return fact_grid(pairs)
 
 
 def _environment(view: RunView) -> Iterator[Block]:
@@ -334,23 +314,25 @@ def _environment(view: RunView) -> Iterator[Block]:
     pairs += [(key, str(found.get(key, ""))) for key in ("cpus", "gpus", "driver")]
     pairs += [(f"torch {key}", str(value)) for key, value in torch.items() if value is not None]
     pairs += [(key, str(value)) for key, value in (found.get("variables") or {}).items()]
-    yield _facts(pairs)
+    yield fact_grid(pairs)
     if packages := found.get("packages"):
         yield Listing("\n".join(f"{name}=={version}" for name, version in packages.items()))
 
 
 def _reproducibility(view: RunView) -> Iterator[Block]:
-    yield _grid(("when", "verdict"), [(moment(each.at_ns), each.said) for each in view.verdicts])
+    yield CellGrid(("when", "verdict"), [(moment(each.at_ns), each.said) for each in view.verdicts])
     if not any(each.question == "replay" for each in view.verdicts):
         yield Prose(f"Never replayed: `assay replay {view.id}` trains it again and compares bits.")
     rows = [(each.name, each.value, each.kind, each.why) for each in conditions(view)]
-    yield _grid(("depends on", "value", "kind", "why"), rows)
+    yield CellGrid(("depends on", "value", "kind", "why"), rows)
 
 
 def _again(view: RunView) -> Listing:
     command = view.file.newest.command if view.file.attempts else ()
-    begin = [f"{shlex.join(command)}  # as it was started", ""] if command else []
     commands = commands_for(view)
+    started = shlex.join(command)
+    is_told = started in ("", *(each.line for each in commands))
+    begin = [] if is_told else [f"{started}  # as it was started", ""]
     width = max(len(each.line) for each in commands)
     shown = [f"{each.line:<{width}}  # {each.purpose}" for each in commands]
     last = f"{f'assay report {view.id}':<{width}}  # this report"
@@ -370,4 +352,4 @@ def _files(view: RunView, links: str) -> CellGrid:
         with contextlib.suppress(OSError):  # gone meanwhile
             cell: Cell = WebLink(name, f"{links}/{name}") if links else name
             rows.append((cell, size(sum(file.lstat().st_size for file in files))))
-    return _grid(("file", "size"), rows, numbers=1)
+    return CellGrid(("file", "size"), rows, 1)

@@ -8,12 +8,13 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from assay.core.errors import InputError, MissingExtraError
-from assay.core.formatting import count
+from assay.core.formatting import count, name_some
 from assay.query.catalog import Catalog, Selection
 from assay.query.columns import COLUMNS, Column
 from assay.query.compare import compare_code
@@ -22,24 +23,24 @@ from assay.query.groups import choose_counted, compute_spread
 from assay.query.run import RunView
 from assay.query.significance import (
     LEVEL,
-    TTest,
     correct_by_holm,
     paired_t,
     t_quantile,
     welch,
 )
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
 PAIRED_T, WILCOXON, WELCH = "paired t-test", "Wilcoxon signed-rank test", "Welch's t-test"
 TESTS = {"paired-t": PAIRED_T, "wilcoxon": WILCOXON, "welch": WELCH}
+_INTERVALS = {
+    PAIRED_T: "Student's t of the differences",
+    WILCOXON: "BCa bootstrap of the differences",
+    WELCH: "Student's t of Welch's test",
+}
 ALPHA = 0.05
 POWER = 0.8
 _RESAMPLES = 9_999
 _LEAST_RANKS = 6
 _MOST_SEEDS = 100_000
-_NAMED = 3
 _FOLD = "fold"
 
 Interval = tuple[float, float]
@@ -131,27 +132,21 @@ def compare_samples(
     selections = [select_group(catalog, each) for each in expressions]
     _refuse_overlap(expressions, selections)
     labels = label_groups(expressions, selections)
-    groups = [
-        _read_sample(stats, selection, column, where, label)
-        for selection, where, label in zip(selections, expressions, labels, strict=True)
-    ]
+    asked = zip(selections, expressions, labels, strict=True)
+    groups = [_read_sample(stats, column, *each) for each in asked]
     first, *others = groups
     alpha = ALPHA / len(others)
     found = [_compare(stats, first, each, test, detect, alpha) for each in others]
     corrected = correct_by_holm([each.p for each in found])
+    differences = (replace(each, p_holm=p) for each, p in zip(found, corrected, strict=True))
     return SampleComparison(
         metric=metric,
         groups=tuple(groups),
-        differences=tuple(
-            replace(each, p_holm=p) for each, p in zip(found, corrected, strict=True)
-        ),
+        differences=tuple(differences),
         alpha=alpha,
         detect=detect,
         warnings=tuple(_find_doubts(groups, selections, metric)),
     )
-
-
-# ------------------------------------------------------------------------------------ the samples
 
 
 def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection]) -> None:
@@ -161,26 +156,23 @@ def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection])
         shared = [run_id for run_id in ids if run_id in seen]
         if shared:
             more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
-            raise InputError(
-                f"The run {shared[0]}{more} is both in `{seen[shared[0]]}` and in `{where}`.",
-                fix="narrow one of them with `and ...`",
-            )
+            what = f"The run {shared[0]}{more} is both in `{seen[shared[0]]}` and in `{where}`."
+            raise InputError(what, fix="narrow one of them with `and ...`")
         seen |= dict.fromkeys(ids, where)
 
 
 def _read_sample(
-    stats: ModuleType, selection: Selection, column: Column, where: str, label: str
+    stats: ModuleType, column: Column, selection: Selection, where: str, label: str
 ) -> RunSample:
     """Return a sample of two runs or more; InputError for fewer."""
     ids, statuses, cells = selection.values([COLUMNS["id"], COLUMNS["status"], column])
     counted = choose_counted(range(len(ids)), lambda place: statuses[place])
     runs = {ids[place]: float(cells[place]) for place in counted if _is_finite(cells[place])}
     if len(runs) < 2:
-        raise InputError(
-            f"`{label}` has {count(len(runs), 'run')} with {column.name} that counts; a test"
-            " needs 2.",
-            fix="assay run CONFIG --seeds 5",
-        )
+        if text := next((cell for cell in cells if isinstance(cell, str)), ""):
+            raise InputError(f"`{column.name}` is no number: {text}.", fix="name a metric")
+        having = f"`{label}` has {count(len(runs), 'run')} with {column.name} that counts"
+        raise InputError(f"{having}; a test needs 2.", fix="assay run CONFIG --seeds 5")
     left_out = {}
     for place, run_id in enumerate(ids):
         if place not in counted:
@@ -204,10 +196,7 @@ def _read_sample(
         interval=_bootstrap(stats, values),
         runs=runs,
         left_out=left_out,
-        seeds={
-            run: (configs[run].get("seed"), *(configs[run].get(key) for key in folds))
-            for run in runs
-        },
+        seeds={run: tuple(map(configs[run].get, ("seed", *folds))) for run in runs},
         fold_keys=folds,
     )
 
@@ -228,9 +217,6 @@ def _bootstrap(stats: ModuleType, values: Sequence[float]) -> Interval:
     return float(found.low), float(found.high)
 
 
-# -------------------------------------------------------------------------------------- the tests
-
-
 def _compare(
     stats: ModuleType,
     first: RunSample,
@@ -243,42 +229,36 @@ def _compare(
     test = TESTS[asked] if asked else PAIRED_T if pairs else WELCH
     left, right = list(first.runs.values()), list(other.runs.values())
     if test == WELCH:
-        found = welch(left, right)
-        n: tuple[int, ...] = (len(left), len(right))
-        freedom = len(left) + len(right) - 2
-        squares = (len(left) - 1) * first.std**2 + (len(right) - 1) * other.std**2
+        found, n, unpaired = welch(left, right), [first.n, other.n], ()
+        freedom = sum(n) - 2
+        squares = (first.n - 1) * first.std**2 + (other.n - 1) * other.std**2
         scale = _hedges_factor(freedom) / math.sqrt(squares / freedom) if squares else 0.0
-        error, interval_method = math.hypot(first.std, other.std), "Student's t of Welch's test"
-        effect_name, unpaired = "Hedges' g", ()
+        error = math.hypot(first.std, other.std)
     else:
         if not pairs:
-            raise InputError(
-                f"The runs of `{first.label}` and `{other.label}` make no pairs: each would need a"
-                " seed of its own that the other has, too.",
-                fix="--test welch",
-            )
+            what = f"The runs of `{first.label}` and `{other.label}` make no pairs"
+            needed = "each would need a seed of its own that the other has, too."
+            raise InputError(f"{what}: {needed}", fix="--test welch")
         differences = [other.runs[right] - first.runs[left] for left, right in pairs]
-        found, n = paired_t(differences), (len(pairs),)
+        found, n = paired_t(differences), [len(pairs)]
         error = compute_spread(differences).std or 0.0
         scale = 1 / error if error else 0.0
-        effect_name, interval_method = "Cohen's d_z", "Student's t of the differences"
     assert found is not None
     p, interval = found.p, found.interval()
     if test == WILCOXON:
         p, interval = _rank(stats, other.label, differences), _bootstrap(stats, differences)
-        interval_method = "BCa bootstrap of the differences"
     return SampleDifference(
         group=other.label,
         test=test,
         paired_by="" if test == WELCH else " and ".join(("seed", *first.fold_keys)),
-        n=n,
+        n=tuple(n),
         difference=found.difference,
         interval=interval,
-        interval_method=interval_method,
+        interval_method=_INTERVALS[test],
         p=p,
         p_holm=p,
-        effect=_effect(found, scale),
-        effect_name=effect_name,
+        effect=found.difference * scale if scale or not found.difference else None,
+        effect_name="Hedges' g" if test == WELCH else "Cohen's d_z",
         larger=float(np.sign(np.subtract.outer(right, left)).mean() + 1) / 2,
         unpaired=unpaired,
         needed=seeds_for(stats, detect, error, len(n), alpha) if detect else None,
@@ -304,21 +284,14 @@ def _pair(first: RunSample, other: RunSample) -> tuple[list[tuple[str, str]], tu
 def _rank(stats: ModuleType, label: str, differences: Sequence[float]) -> float:
     """Return p of the test of signed ranks; InputError for pairs that are too few for any."""
     if len(differences) < _LEAST_RANKS:
-        least = 2.0 ** (1 - len(differences))
-        raise InputError(
-            f"`{label}`: with {len(differences)} pairs the p of a Wilcoxon test is at least"
-            f" {least:g}, whatever their values are.",
-            fix=f"{_LEAST_RANKS} seeds, or --test paired-t",
-        )
+        least = f"the p of a Wilcoxon test is at least {2.0 ** (1 - len(differences)):g}"
+        what = f"`{label}`: with {len(differences)} pairs {least}, whatever their values are."
+        raise InputError(what, fix=f"{_LEAST_RANKS} seeds, or --test paired-t")
     if not any(differences):
         return 1.0
     with warnings.catch_warnings():  # of ties, where it takes the normal approximation
         warnings.simplefilter("ignore")
         return float(stats.wilcoxon(differences).pvalue)
-
-
-def _effect(found: TTest, scale: float) -> float | None:
-    return found.difference * scale if scale else None if found.difference else 0.0
 
 
 def _hedges_factor(freedom: int) -> float:
@@ -347,9 +320,6 @@ def seeds_for(
     return sizes[place] if place < len(sizes) else None
 
 
-# ---------------------------------------------------------------------- what makes them doubtful
-
-
 def _find_doubts(
     groups: Sequence[RunSample], selections: Sequence[Selection], metric: str
 ) -> Iterator[str]:
@@ -372,25 +342,18 @@ def _find_doubts(
                     data.setdefault(name, set()).add(str(value))
         seeds = [seed for seed in sample.seeds.values() if seed[0] is not None]
         if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
-            yield (
-                f"{sample.label}: several runs have the seed {twice[0]}, and count as if they had"
-                " seeds of their own"
-            )
+            same = f"several runs have the seed {twice[0]}"
+            yield f"{sample.label}: {same}, and count as if they had seeds of their own"
         mixed = {
             "data": sorted(name for name, values in data.items() if len(values) > 1),
             "code": [file.path for file in compare_code(views)[0]],
         }
         for kind, names in mixed.items():
             if names:
-                yield f"{sample.label}: its runs are of different {kind}: {_name_some(names)}"
+                yield f"{sample.label}: its runs are of different {kind}: {name_some(names)}"
         first = data if first is None else first
         named = sorted(key for key in {*first, *data} if first.get(key) != data.get(key))
         other = [key for key in named if key.startswith(section) or (key in first and key in data)]
         if other:
             both = f"{sample.label} and {groups[0].label}"
-            yield f"{both} are of different data: {_name_some(other)}"
-
-
-def _name_some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+            yield f"{both} are of different data: {name_some(other)}"

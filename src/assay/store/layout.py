@@ -417,9 +417,9 @@ def refusal(error: OSError, path: Path, what: str, *, fix: str = "") -> AssayErr
                 fix="Free some space, then run it again.",
             )
         case errno.EEXIST | errno.ENOTDIR:
-            return InputError(f"{what}: something else is in its place.", where=str(path))
+            return InputError(f"{what}: something else is in its place.", where=str(path), fix=fix)
         case _:
-            return RecordError(f"{what}: {error.strerror or error}.", where=str(path))
+            return RecordError(f"{what}: {error.strerror or error}.", where=str(path), fix=fix)
 
 
 _ELSEWHERE = f"Let runs go elsewhere: set {RUNS_DIR_VARIABLE}, or make the folder writable."

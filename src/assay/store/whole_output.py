@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.core.errors import InputError
+from assay.formats.json_codec import write_atomic
 from assay.store.code_trees import make_room
 from assay.store.layout import refusal
 
@@ -32,6 +33,10 @@ class NewFolder:
 
     scratch: Path
     place: Path
+
+    def write(self, name: str, text: str) -> None:
+        """Write a text into the folder; what UTF-8 lacks is replaced."""
+        (self.scratch / name).write_text(text, encoding="utf-8", errors="replace")
 
     def put_in_place(self, name: str = "") -> Path | None:
         """Rename the finished folder, or the file `name` in it, to its place.
@@ -57,6 +62,19 @@ def new_folder(place: Path, what: str) -> Iterator[NewFolder]:
         yield NewFolder(scratch, place)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def replace_file(place: Path, data: bytes, what: str) -> None:
+    """Write a file with its folder; what is in its place is replaced at once, or stays as it is.
+
+    InputError where that is no file; the error where it cannot be written begins with `what`.
+    """
+    if place.exists() and not place.is_file():
+        what = f"{what}: something else is in its place."
+        raise InputError(what, where=str(place), fix=_OTHER)
+    with explain_disk_errors(place, what):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(place, data, durable=False)
 
 
 @contextmanager

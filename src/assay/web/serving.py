@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from assay.core.errors import InputError
 from assay.store.layout import Project
@@ -80,19 +81,7 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
     app = make_app(project, keys, rules, files, watches)
     if not files.is_built:
         say("unbuilt", "")
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        lifespan="on",
-        ws="none",
-        timeout_graceful_shutdown=1,
-        timeout_keep_alive=30,
-        h11_max_incomplete_event_size=256 << 10,
-        proxy_headers=False,
-    )
+    config = quiet_config(app, grace_s=1, keep_alive_s=30)
     say("ready", f"{root}{LOGIN}#{keys.new_link_code()}")
     warming = threading.Timer(_WARM_AFTER_S, importlib.import_module, ["numpy"])
     warming.daemon = True
@@ -100,6 +89,23 @@ def serve(project: Project, wanted: ServeOptions, say: Callable[[str, str], obje
     with listener:
         _Server(config, watches).run(sockets=[listener])
     warming.cancel()
+
+
+def quiet_config(app: ASGIApp, *, grace_s: int, keep_alive_s: int) -> uvicorn.Config:
+    """Return the options of a server that logs nothing, and believes no header of a proxy."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=grace_s,
+        timeout_keep_alive=keep_alive_s,
+        h11_max_incomplete_event_size=256 << 10,
+        proxy_headers=False,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -28,23 +28,18 @@ Axes = Mapping[str, Mapping[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Methods `preprocess` and `postprocess` that a process has written: they leave with its model.
-
-    None for one that it has not, and where a part of the model leaves, or weights alone.
-    """
+    """Methods `preprocess` and `postprocess` that a process has written and that are exported."""
 
     before: Callable[..., Any] | None = None
     after: Callable[[Any], Any] | None = None
 
     @classmethod
     def of(cls, process: Process) -> Hooks:
-        written = (
-            getattr(process, name, None)
-            if getattr(type(process), name, None) is not getattr(Process, name)
-            else None
-            for name in ("preprocess", "postprocess")
-        )
-        return cls(*written)
+        def find_own(name: str) -> Any:
+            is_own = getattr(type(process), name, None) is not getattr(Process, name)
+            return getattr(process, name, None) if is_own else None
+
+        return cls(find_own("preprocess"), find_own("postprocess"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,11 +81,6 @@ class ModelCall:
         return _by_name(self.output, "output")
 
     @property
-    def returned_tensors(self) -> list[Tensor]:
-        """Tensors in what the module returned."""
-        return list(_by_name(self.returned, "output").values())
-
-    @property
     def constants(self) -> dict[str, Any]:
         """Plain values among the arguments: an export keeps them as they are."""
         return {name: value for name, value in self.arguments.items() if type(value) in PLAIN}
@@ -114,11 +104,9 @@ def watch_calls(
     def after(called: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if hooks.before is not None:
             if not given:
-                raise InputError(
-                    f"{type(process).__name__} has a preprocess, and calls its model without it.",
-                    fix="Call self.preprocess in each step; or rename it: it is exported with the"
-                    " model.",
-                )
+                what = f"{type(process).__name__} has a preprocess, and calls its model without it."
+                fix = "Call self.preprocess in each step; or rename it: it leaves with the model."
+                raise InputError(what, fix=fix)
             args, kwargs = given.pop()  # type: ignore[assignment]
         output = out if hooks.after is None else hooks.after(out)
         at(ModelCall(signature.bind(*args, **kwargs).arguments, output, out, keywords))
@@ -156,13 +144,10 @@ class Interface:
         """Arguments of the call in Python, of tensors in `batch`; "" for nested ones."""
         names = list(self.example)
         args, kwargs = self.call
-        spelled = [_spell(each, names) for each in args]
-        spelled += [
-            f"{name}={text}" for name, each in kwargs.items() if (text := _spell(each, names))
-        ]
-        return (
-            ", ".join(spelled) if all(spelled) and len(spelled) == len(args) + len(kwargs) else ""
-        )
+        spelled = [("", _spell(each, names)) for each in args]
+        spelled += [(f"{name}=", _spell(each, names)) for name, each in kwargs.items()]
+        is_whole = all(text for _, text in spelled)
+        return ", ".join(f"{name}{text}" for name, text in spelled) if is_whole else ""
 
 
 class FlatModel(nn.Module):
@@ -195,12 +180,13 @@ def find_interface(
     Inference comes first: it leaves out what only a loss needs. InputError when the module is not
     called, or is given no tensor.
     """
+    kind = type(module).__name__
     seen: list[ModelCall] = []
 
     def see(call: ModelCall) -> None:
         if not seen:  # as it is now: a step may change tensors in place
-            arguments, output = map_values((dict(call.arguments), call.output), _copy)
-            seen.append(replace(call, arguments=arguments, output=output))
+            kept = {"arguments": dict(call.arguments), "output": call.output}
+            seen.append(replace(call, **map_values(kept, lambda each: each.detach().clone())))
 
     with watch_calls(process, module, hooks, see):
         try:
@@ -211,18 +197,14 @@ def find_interface(
         if not seen:
             process.validation_step(batch)
     if not seen:
-        raise InputError(
-            f"The process does not call {type(module).__name__} as a whole.",
-            fix="Name the part that it calls with --module; or let inference_step call self.model.",
-        )
+        fix = "Name the part that it calls with --module; or let inference_step call self.model."
+        raise InputError(f"The process does not call {kind} as a whole.", fix=fix)
     call = seen[0]
     if not call.inputs or not call.outputs:
         what = "is given" if not call.inputs else "returns"
-        raise InputError(
-            f"{type(module).__name__} {what} no tensor that could be found.",
-            fix="An export takes tensors in mappings, lists, tuples and dataclasses; --module names"
-            " a part of the model that is given some.",
-        )
+        kinds = "An export takes tensors in mappings, lists, tuples and dataclasses"
+        fix = f"{kinds}; --module names a part of the model that is given some."
+        raise InputError(f"{kind} {what} no tensor that could be found.", fix=fix)
     return Interface(
         hooks=hooks,
         call=_with_slots(hooks.before or module.forward, call),
@@ -236,44 +218,37 @@ class ShapeSurvey:
     """Shapes of inputs and outputs in many calls: the axes that change, and those of the batch."""
 
     def __init__(self) -> None:
-        self._inputs: dict[str, list[torch.Size]] = {}
-        self._outputs: dict[str, list[torch.Size]] = {}
         self._samples: list[int] = []
+        self._shapes: list[tuple[dict[str, torch.Size], ...]] = []
 
     def see(self, call: ModelCall, samples: int) -> None:
         """Note the shapes of a call for a batch of that many samples."""
         self._samples.append(samples)
-        for seen, tensors in ((self._inputs, call.inputs), (self._outputs, call.outputs)):
-            for name, tensor in tensors.items():
-                seen.setdefault(name, []).append(tensor.shape)
+        shapes = (map_values(side, lambda each: each.shape) for side in (call.inputs, call.outputs))
+        self._shapes.append(tuple(shapes))
 
     def complete(self, interface: Interface) -> Interface:
         """Return the interface with its dynamic axes; those that change alike have one name."""
         names: dict[tuple[int, ...], str] = {}
-        axes = {name: self._axes(name, self._inputs, names) for name in interface.example}
-        of_outputs = {name: self._axes(name, self._outputs, names) for name in interface.expected}
-        return replace(interface, axes=axes, output_axes=of_outputs)
+        axes, output_axes = (
+            {name: self._axes(name, side, names) for name in tensors}
+            for side, tensors in enumerate((interface.example, interface.expected))
+        )
+        return replace(interface, axes=axes, output_axes=output_axes)
 
-    def _axes(
-        self, name: str, seen: Mapping[str, list[torch.Size]], names: dict[tuple[int, ...], str]
-    ) -> dict[int, str]:
-        shapes = seen.get(name, [])
-        samples = tuple(self._samples)
-        if len(shapes) != len(samples) or len({len(shape) for shape in shapes}) != 1:
+    def _axes(self, name: str, side: int, names: dict[tuple[int, ...], str]) -> dict[int, str]:
+        shapes = [seen[side].get(name, ()) for seen in self._shapes]
+        if len({len(shape) for shape in shapes}) != 1:
             return {}
+        samples = tuple(self._samples)
         found: dict[int, str] = {}
-        for axis in range(len(shapes[0])):
-            lengths = tuple(shape[axis] for shape in shapes)
+        for axis, lengths in enumerate(zip(*shapes, strict=True)):
             does_change = len(set(lengths)) > 1
             if lengths == samples and (does_change or BATCH not in found.values()):
                 found[axis] = BATCH
             elif does_change:
                 found[axis] = names.setdefault(lengths, f"{name}_{axis}")
         return found
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
 
 
 def _spell(argument: Any, names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,38 +15,10 @@ from assay.core.errors import InputError
 from assay.engine.callbacks.evaluate import evaluate
 from assay.engine.data.batches import size_of
 from assay.engine.export.interface import Interface, ModelCall, ShapeSurvey, watch_calls
-from assay.engine.export.runners import Runner
+from assay.engine.export.program import Runner
 from assay.engine.loop.process import Process
-
-
-@dataclass(slots=True)
-class Deviation:
-    """Largest difference of one output, absolute and relative.
-
-    The relative one is of each value, or of the median of its batch where that is larger: near 0
-    nothing is said by a quotient. Integers are compared as numbers, NaN and infinities by place.
-    """
-
-    absolute: float = 0.0
-    relative: float = 0.0
-
-    def add(self, exported: Tensor, recorded: Tensor) -> None:
-        """Compare one batch."""
-        if exported.shape != recorded.shape:
-            self.absolute = self.relative = math.inf
-            return
-        ours, theirs = recorded.detach().double(), exported.detach().double()
-        is_alike = (ours == theirs) | (ours.isnan() & theirs.isnan())
-        difference = torch.where(is_alike, 0.0, (ours - theirs).abs())
-        difference = torch.where(difference.isnan(), math.inf, difference)
-        if not difference.numel():
-            return
-        sizes = ours.abs()
-        counted = sizes[sizes.isfinite() & (sizes > 0)]
-        floor = counted.median() if counted.numel() else torch.tensor(1.0)
-        self.absolute = max(self.absolute, float(difference.max()))
-        by_value = difference / torch.where(sizes.isfinite(), sizes.clamp_min(floor), floor)
-        self.relative = max(self.relative, float(by_value.max()))
+from assay.engine.numerics.structures import tensors_in
+from assay.formats.export_folder import OutputDifference
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +31,9 @@ class Parity:
     calls: int
     samples: int
     left_out: int
-    outputs: Mapping[str, Deviation]
+    outputs: Mapping[str, OutputDifference]
     recorded: Mapping[str, float]
     exported: Mapping[str, float]
-
-    @property
-    def absolute(self) -> float:
-        """Largest absolute difference of any output."""
-        return max((each.absolute for each in self.outputs.values()), default=math.inf)
-
-    @property
-    def relative(self) -> float:
-        """Largest relative difference of any output; the tolerance is for this one."""
-        return max((each.relative for each in self.outputs.values()), default=math.inf)
-
-    def is_within(self, tolerance: float) -> bool:
-        """Return True if no output differs by more."""
-        return self.calls > 0 and self.relative <= tolerance
 
 
 @dataclass(slots=True)
@@ -109,15 +68,17 @@ class EvaluatedSplit:
         self, interface: Interface, runner: Runner, recorded: Mapping[str, float]
     ) -> Parity:
         """Run both models on every batch, and evaluate what the exported one gives."""
-        outputs = {name: Deviation() for name in interface.expected}
+        outputs = {name: OutputDifference() for name in interface.expected}
         calls, is_whole = 0, True
 
         def replace_output(call: ModelCall) -> None:
             nonlocal calls, is_whole
             calls += 1
             given = runner(call.inputs)
-            for name, deviation in outputs.items():
-                deviation.add(given[name], call.outputs[name])
+            for name, before in outputs.items():
+                exported, own = (each[name].detach().double() for each in (given, call.outputs))
+                found = OutputDifference.between(np, exported.numpy(), own.numpy())
+                outputs[name] = before.or_larger(found)
             is_whole &= _overwrite(call, given)
 
         with watch_calls(self.process, self.module, interface.hooks, replace_output):
@@ -148,18 +109,15 @@ def _check(call: ModelCall, interface: Interface) -> None:
     lacking = [name for name in interface.example if name not in call.inputs]
     lacking += [name for name in interface.expected if name not in call.outputs]
     if lacking:
-        raise InputError(
-            "The process calls its model in several ways, and an export has one:"
-            f" `{lacking[0]}` is not in every call.",
-            fix="Let inference_step call it once.",
-        )
+        what = "The process calls its model in several ways, and an export has one"
+        missing = f"`{lacking[0]}` is not in every call."
+        raise InputError(f"{what}: {missing}", fix="Let inference_step call it once.")
     for name, value in interface.constants.items():
-        if call.constants.get(name) != value:
-            raise InputError(
-                f"The model is given {name} = {value!r} for one batch and"
-                f" {call.constants.get(name)!r} for another: an export keeps one.",
-                fix="Give it as a tensor.",
-            )
+        other = call.constants.get(name)
+        if other != value:
+            both = f"{name} = {value!r} for one batch and {other!r} for another"
+            what = f"The model is given {both}: an export keeps one."
+            raise InputError(what, fix="Give it as a tensor.")
 
 
 def _overwrite(call: ModelCall, given: Mapping[str, Tensor]) -> bool:
@@ -172,7 +130,7 @@ def _overwrite(call: ModelCall, given: Mapping[str, Tensor]) -> bool:
     inputs = {id(tensor) for tensor in call.inputs.values()}
     exported = {id(tensor): given[name] for name, tensor in call.outputs.items() if name in given}
     is_whole = True
-    for tensor in call.returned_tensors:
+    for tensor in tensors_in(call.returned):
         if id(tensor) in inputs or isinstance(tensor, nn.Parameter):
             continue  # it is what went in
         found = exported.get(id(tensor))

@@ -1,4 +1,4 @@
-"""Export of a model by torch's own exporters, with errors that name module and line."""
+"""Models written by torch's own exporters and run again; errors name module and line."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import linecache
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import TypeVar
+from traceback import walk_tb
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from assay.core.code_places import is_of_user
 from assay.core.errors import InputError, MissingExtraError
 from assay.engine.export.interface import FlatModel, Interface
-from assay.formats.onnx_model import load_onnxruntime
-
-T = TypeVar("T")
+from assay.formats.onnx_model import explain_onnx_error, load_onnxruntime, open_onnx
 
 ONE_FILE_BYTES = 3 << 29
 """Size of the weights up to which an ONNX model is one file: protobuf ends at 2 GiB."""
+
+Runner = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+"""Runs an exported model on a batch: inputs by name to outputs by name."""
 
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
@@ -46,11 +49,8 @@ def trace_program(model: nn.Module, interface: Interface) -> torch.export.Export
     """
     flat = FlatModel(model, interface).eval()
     tensors = tuple(_widen(tensor, interface, name) for name, tensor in interface.example.items())
-    lengths = {
-        name: torch.export.Dim(name, min=1)
-        for axes in interface.axes.values()
-        for name in axes.values()
-    }
+    names = {name for axes in interface.axes.values() for name in axes.values()}
+    lengths = {name: torch.export.Dim(name, min=1) for name in names}
     shapes = tuple(
         {axis: lengths[length] for axis, length in interface.axes.get(name, {}).items()}
         for name in interface.example
@@ -110,9 +110,47 @@ def write_weights(model: nn.Module, folder: Path) -> list[Path]:
     from safetensors.torch import save
 
     path = folder / "model.safetensors"
-    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    path.write_bytes(save({name: tensor.contiguous() for name, tensor in state.items()}))
+    tensors = model.state_dict().items()
+    path.write_bytes(save({name: each.detach().clone().contiguous() for name, each in tensors}))
     return [path]
+
+
+def run_onnx(path: Path, interface: Interface) -> Runner:
+    """Return what runs an ONNX model on the CPU."""
+    session = open_onnx(path)
+    taken = [each.name for each in session.get_inputs()]
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            given = {name: np.ascontiguousarray(inputs[name].detach().numpy()) for name in taken}
+            outputs = session.run(list(interface.expected), given)
+        except Exception as error:  # of C++; or a dtype such as bfloat16, which numpy lacks
+            raise explain_onnx_error(error, path) from error
+        tensors = (torch.from_numpy(np.asarray(output)) for output in outputs)
+        return dict(zip(interface.expected, tensors, strict=True))
+
+    return run
+
+
+def run_program(path: Path, interface: Interface) -> Runner:
+    """Return what runs a graph of torch."""
+    return _runner(torch.export.load(path).module(), interface)
+
+
+def run_weights(path: Path, fresh: nn.Module, interface: Interface) -> Runner:
+    """Return what runs a newly built model with the weights of a file."""
+    from safetensors.torch import load_file
+
+    fresh.load_state_dict(load_file(path))
+    return _runner(FlatModel(fresh, interface).eval(), interface)
+
+
+def _runner(model: Callable[..., Any], interface: Interface) -> Runner:
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return dict(model(*(inputs[name] for name in interface.example)))
+
+    return run
 
 
 @contextmanager
@@ -168,23 +206,19 @@ def _place_of(error: BaseException, model: nn.Module) -> tuple[str, str]:
     """Return `file:line, in module` of the user's line that failed, and its code."""
     names = {id(module): name for name, module in model.named_modules()}
     place, code, module = "", "", ""
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
+    for frame, line in walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if is_of_user(file):
-            place = f"{file}:{trace.tb_lineno}"
-            code = linecache.getline(file, trace.tb_lineno).strip()
+            place, code = f"{file}:{line}", linecache.getline(file, line).strip()
             own = frame.f_locals.get("self")
             if id(own) in names:
                 module = _spell_module(names[id(own)], type(own).__name__)
-        trace = trace.tb_next
     return ", in ".join(filter(None, [place, module])), code
 
 
 def _explain_onnx_error(error: Exception) -> InputError:
     """Return the error for an operation that ONNX has no word for."""
-    nodes = [node for node in _values_in_frames(error, torch.fx.Node) if node.op == "call_function"]
+    nodes = [node for node in _nodes_in_frames(error) if node.op == "call_function"]
     if not nodes:
         first = str(error).strip().partition("\n")[0]
         return InputError(f"torch.onnx cannot write this model: {first}", fix=_NO_ONNX)
@@ -197,16 +231,14 @@ def _explain_onnx_error(error: Exception) -> InputError:
 _NO_ONNX = "Write it with other operations; or --to torch-export, which has all of torch's."
 
 
-def _values_in_frames(error: BaseException | None, kind: type[T]) -> Iterator[T]:
-    """Yield the local variables of a kind in the frames of an error, and of its causes.
+def _nodes_in_frames(error: BaseException | None) -> Iterator[torch.fx.Node]:
+    """Yield the nodes among the variables of the frames of an error, and of its causes.
 
     torch's exporter names the operation that failed only as one of them.
     """
     while error is not None:
-        trace = error.__traceback__
-        while trace is not None:
-            yield from (value for value in trace.tb_frame.f_locals.values() if type(value) is kind)
-            trace = trace.tb_next
+        for frame, _ in walk_tb(error.__traceback__):
+            yield from (each for each in frame.f_locals.values() if type(each) is torch.fx.Node)
         error = error.__cause__ or error.__context__
 
 

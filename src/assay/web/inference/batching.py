@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.served_model import Arrays, ModelInputError, ServedModel
 
 
@@ -30,15 +30,21 @@ class Waiting:
 class Batcher:
     """Queue of one model: while a batch runs, the next one gathers.
 
-    A batch has at most `max_samples`, unless one request has more. Where there is nothing to wait
-    for, a request waits up to `max_wait_s` for others. It belongs to one event loop.
+    A batch has at most `max_samples`, unless one request has more; `observe` is told how many.
+    Where there is nothing to wait for, a request waits up to `max_wait_s` for others. It belongs to
+    one event loop.
     """
 
     def __init__(
-        self, model: ServedModel, metrics: ServerMetrics, *, max_samples: int, max_wait_s: float
+        self,
+        model: ServedModel,
+        *,
+        max_samples: int,
+        max_wait_s: float,
+        observe: Callable[[int], object] = lambda samples: None,
     ) -> None:
         self.model = model
-        self._metrics = metrics
+        self._observe = observe
         self._max_samples, self._max_wait_s = max_samples, max_wait_s
         self._waiting: deque[Waiting] = deque()
         self._is_closing = False
@@ -89,11 +95,8 @@ class Batcher:
             if sum(each.samples for each in self._waiting) >= self._max_samples:
                 return
             self._changed.clear()
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._changed.wait()
-            except TimeoutError:
-                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _take(self) -> list[Waiting]:
         """Take the oldest request from the queue, with those that fit to it."""
@@ -128,7 +131,7 @@ class Batcher:
                 if not each.answer.done():
                     each.answer.set_exception(error)
             return
-        self._metrics.samples.observe(sum(each.samples for each in batch))
+        self._observe(sum(each.samples for each in batch))
         for each, outputs in zip(batch, found, strict=True):
             if not each.answer.done():
                 each.answer.set_result(outputs)

@@ -81,38 +81,27 @@ def spell_infer(
     tail: list[bytes] = []
     for name, is_binary in asked.outputs.items():
         array = outputs[name]
-        answer: dict[str, Any] = {
-            "name": name,
-            "datatype": DATATYPES[str(array.dtype)],
-            "shape": array.shape,
-        }
+        answer = _describe(name, str(array.dtype), array.shape)
         if is_binary:
             tail.append(array.tobytes())
             answer["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
             answer["data"] = _to_lists(array.ravel())
         described.append(answer)
-    head = _json(
-        {
-            "model_name": model,
-            "model_version": version,
-            **({"id": asked.id} if asked.id else {}),
-            "outputs": described,
-        }
-    )
+    facts = {"model_name": model, "model_version": version, "id": asked.id, "outputs": described}
+    head = _json({name: fact for name, fact in facts.items() if name != "id" or fact})
     return b"".join([head, *tail]), len(head) if tail else None
 
 
 def describe_tensors(tensors: Sequence[TensorSchema]) -> list[dict[str, Any]]:
     """Return tensors as the metadata of a model list them; a free axis is -1."""
-    return [
-        {
-            "name": each.name,
-            "datatype": DATATYPES[each.dtype],
-            "shape": [-1 if isinstance(length, str) else length for length in each.shape],
-        }
-        for each in tensors
-    ]
+    shapes = ([-1 if isinstance(n, str) else n for n in each.shape] for each in tensors)
+    pairs = zip(tensors, shapes, strict=True)
+    return [_describe(each.name, each.dtype, shape) for each, shape in pairs]
+
+
+def _describe(name: str, dtype: str, shape: Sequence[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": DATATYPES[dtype], "shape": shape}
 
 
 def _object(text: bytes) -> dict[str, Any]:
@@ -167,11 +156,9 @@ def _tensor(
         dtype = np.dtype(tensor.dtype)
         expected = math.prod(shape) * dtype.itemsize
         if size != expected or size > len(rest):
-            raise ModelInputError(
-                f"It is {size}; the shape {shape} of {datatype} has {expected} bytes, and"
-                f" {len(rest)} follow.",
-                where=f"{where}.parameters.binary_data_size",
-            )
+            wanted = f"the shape {shape} of {datatype} has {expected} bytes"
+            what = f"It is {size}; {wanted}, and {len(rest)} follow."
+            raise ModelInputError(what, where=f"{where}.parameters.binary_data_size")
         little = np.frombuffer(rest[:size], dtype.newbyteorder("<"))
         array, rest = np.require(little, dtype, ["ALIGNED"]), rest[size:]
     if array.size != math.prod(shape):
@@ -192,15 +179,12 @@ def _array(data: object, tensor: TensorSchema, where: str) -> NDArray[Any]:
     if found.size and found.dtype.kind not in _TAKEN[dtype.kind]:
         kind = _KINDS.get(found.dtype.kind, "something else than numbers")
         raise ModelInputError(f"It holds {kind}, and {tensor.dtype} is taken.", where=where)
-    if dtype.kind in "iu" and found.size:
-        limits = np.iinfo(dtype)
-        if found.min() < limits.min or found.max() > limits.max:
-            raise ModelInputError(f"A number in it is beyond {tensor.dtype}.", where=where)
-    try:
-        with np.errstate(over="raise"):
-            return found.astype(dtype)
-    except FloatingPointError:
-        raise ModelInputError(f"A number in it is beyond {tensor.dtype}.", where=where) from None
+    with np.errstate(over="ignore"):
+        array = found.astype(dtype)
+    is_beyond = np.isinf(array) & np.isfinite(found) if dtype.kind == "f" else array != found
+    if is_beyond.any():
+        raise ModelInputError(f"A number in it is beyond {tensor.dtype}.", where=where)
+    return array
 
 
 def _check_shapes(inputs: Arrays, schema: ExportSchema, prefix: str = "inputs.") -> None:
@@ -218,23 +202,18 @@ def _check_shapes(inputs: Arrays, schema: ExportSchema, prefix: str = "inputs.")
         )
         if not fits:
             known = "".join(f", {name} = {length}" for name, length in lengths.items())
-            raise ModelInputError(
-                f"Its shape is {list(shape)}, and the model takes {tensor.text}{known}.",
-                where=where,
-            )
+            what = f"Its shape is {list(shape)}, and the model takes {tensor.text}{known}."
+            raise ModelInputError(what, where=where)
 
 
 def _outputs(asked: Mapping[str, Any], schema: ExportSchema) -> dict[str, bool]:
     """Return the outputs that are asked for, all where none is named: name to "is binary"."""
     known = {each.name: each for each in schema.outputs}
     usually = _parameters(asked, "the body").get("binary_data_output") is True
-    named = {
-        _find(each.get("name"), known, "outputs").name: _parameters(each, "outputs").get(
-            "binary_data", usually
-        )
-        is True
-        for each in _several(asked, "outputs")
-    }
+    named = {}
+    for each in _several(asked, "outputs"):
+        name = _find(each.get("name"), known, "outputs").name
+        named[name] = _parameters(each, "outputs").get("binary_data", usually) is True
     return named or dict.fromkeys(known, usually)
 
 

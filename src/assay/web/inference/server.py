@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,11 +41,9 @@ from assay.web.access import (
     refuse_length,
     refuse_stranger,
     require_token,
-    send_answer,
 )
 from assay.web.inference import TOKEN_VARIABLE
 from assay.web.inference.batching import Batcher
-from assay.web.inference.metrics import ServerMetrics
 from assay.web.inference.protocol import (
     HEAD_LENGTH,
     describe_tensors,
@@ -47,7 +53,7 @@ from assay.web.inference.protocol import (
     spell_plain,
 )
 from assay.web.inference.served_model import ModelInputError, ModelSource, ServedModel
-from assay.web.serving import listen
+from assay.web.serving import listen, quiet_config
 
 _DRAIN_S, _QUIET_S, _POLL_S = 20.0, 1.0, 0.05
 """A server that was told to end answers who still asks: for so long, or until nobody has asked for
@@ -89,25 +95,34 @@ def serve_model(
         shown = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
         model = source.read(may_ask=True)
         root = f"http://{shown}:{port}"
-        server = ModelServer(source, model, wanted, lambda name, new: show(root, name, new))
-        config = uvicorn.Config(
-            server,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            lifespan="on",
-            ws="none",
-            timeout_graceful_shutdown=round(wanted.timeout_s) + 1,
-            timeout_keep_alive=75,
-            h11_max_incomplete_event_size=256 << 10,
-            proxy_headers=False,
-        )
+        server = ModelServer(source, model, wanted, partial(show, root))
+        config = quiet_config(server, grace_s=round(wanted.timeout_s) + 1, keep_alive_s=75)
         show(root, server.name, model)
         running = _DrainingServer(config, server)
         running.run(sockets=[listener])
         if signal.SIGINT in running.heard:
             raise KeyboardInterrupt
+
+
+class ServerMetrics:
+    """Requests for inference, the batches that they ran in, and the model that is served now."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "assay_serve_requests", "Answered requests.", ["status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "assay_serve_request_seconds", "Seconds to an answer.", registry=registry
+        )
+        self.samples = Histogram(
+            "assay_serve_batch_samples",
+            "Samples that ran together.",
+            registry=registry,
+            buckets=[1 << power for power in range(11)],
+        )
+        self.in_flight = Gauge("assay_serve_in_flight", "Unanswered requests.", registry=registry)
+        self.model = Info("assay_serve_model", "Model that is served now.", registry=registry)
 
 
 class ModelServer:
@@ -130,13 +145,8 @@ class ModelServer:
         self._rules = Rules("")
         self._app = self._routes()
         self._swap = asyncio.Lock()
-        self._current: Batcher | None = None
+        self.current: Batcher  # from startup on
         self._in_flight, self._last_request_s = 0, 0.0
-
-    @property
-    def current(self) -> Batcher:
-        assert self._current is not None, "between startup and shutdown"
-        return self._current
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or say why not before its body is read."""
@@ -165,7 +175,7 @@ class ModelServer:
                 await self._app(scope, receive, sending)
             else:
                 status, what, fix = refusal
-                await send_answer(sending, status, _problem(what, fix=fix), "application/json")
+                await JSONResponse(_problem(what, fix=fix), status)(scope, receive, sending)
         finally:
             self._in_flight -= is_work
         if is_work:
@@ -219,22 +229,22 @@ class ModelServer:
 
     @contextlib.asynccontextmanager
     async def _life(self, _app: object) -> AsyncIterator[None]:
-        self._current = self._batcher(self._first)
+        self.current = self._batcher(self._first)
         yield
         await self.current.close()
 
     def _batcher(self, model: ServedModel) -> Batcher:
-        limits = {"max_samples": self.wanted.max_batch, "max_wait_s": self.wanted.max_wait_s}
-        return Batcher(model, self.metrics, **limits)  # type: ignore[arg-type]
-
-    # ------------------------------------------------------------------------------ inference
+        wanted, observe = self.wanted, self.metrics.samples.observe
+        return Batcher(
+            model, max_samples=wanted.max_batch, max_wait_s=wanted.max_wait_s, observe=observe
+        )
 
     async def _predict(self, request: Request) -> Response:
         async with asyncio.timeout(self.wanted.timeout_s):
             body = await request.body()
             current = self.current  # from here to the queue nothing waits: no swap comes between
             outputs = await current.run(parse_plain(body, current.model.schema))
-        return _json_answer(spell_plain(outputs))
+        return Response(spell_plain(outputs), media_type="application/json")
 
     async def _infer(self, request: Request) -> Response:
         async with asyncio.timeout(self.wanted.timeout_s):
@@ -243,11 +253,9 @@ class ModelServer:
             asked = parse_infer(body, request.headers.get(HEAD_LENGTH), current.model.schema)
             outputs = await current.run(asked.inputs)
         answer, head = spell_infer(outputs, asked, model=self.name, version=current.model.version)
-        if head is None:
-            return _json_answer(answer)
-        return Response(
-            answer, media_type="application/octet-stream", headers={HEAD_LENGTH: str(head)}
-        )
+        kind = "json" if head is None else "octet-stream"
+        headers = {} if head is None else {HEAD_LENGTH: str(head)}
+        return Response(answer, media_type=f"application/{kind}", headers=headers)
 
     def _queue_of(self, request: Request) -> Batcher:
         """Return the queue of the model in a path; HTTPException where it is another."""
@@ -257,20 +265,17 @@ class ModelServer:
         if name != self.name:
             raise HTTPException(404, f"There is no model {name}; this server has {self.name}.")
         if wanted != current.model.version:
-            raise HTTPException(
-                404, f"{name} has no version {wanted}; it is {current.model.version} now."
-            )
+            what = f"{name} has no version {wanted}; it is {current.model.version} now."
+            raise HTTPException(404, what)
         return current
-
-    # ------------------------------------------------------------------------- what there is
 
     async def _server_metadata(self, _request: Request) -> Response:
         extensions = ["binary_tensor_data", "model_repository"]
-        return _json_answer({"name": "assay", "version": version(), "extensions": extensions})
+        return JSONResponse({"name": "assay", "version": version(), "extensions": extensions})
 
     async def _model_metadata(self, request: Request) -> Response:
         model = self._queue_of(request).model
-        return _json_answer(
+        return JSONResponse(
             {
                 "name": self.name,
                 "versions": [model.version],
@@ -281,23 +286,21 @@ class ModelServer:
         )
 
     async def _live(self, _request: Request) -> Response:
-        return _json_answer({"live": True})
+        return JSONResponse({"live": True})
 
     async def _ready(self, request: Request) -> Response:
         """Say whether new requests are wanted; the model is warm before there is a server."""
         if "name" in request.path_params:
             self._queue_of(request)
-        return _json_answer({"ready": not self.is_draining}, 503 if self.is_draining else 200)
+        return JSONResponse({"ready": not self.is_draining}, 503 if self.is_draining else 200)
 
     async def _metrics(self, _request: Request) -> Response:
         self.metrics.model.info({"name": self.name, "version": self.current.model.version})
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    # ------------------------------------------------------------------------------- swapping
-
     async def _index(self, _request: Request) -> Response:
         version = self.current.model.version
-        return _json_answer([{"name": self.name, "version": version, "state": "READY"}])
+        return JSONResponse([{"name": self.name, "version": version, "state": "READY"}])
 
     async def _load(self, request: Request) -> Response:
         """Read the model again; the one before answers until the new one is warm."""
@@ -307,14 +310,14 @@ class ModelServer:
             raise ModelInputError(what, where="the body")
         async with self._swap:
             model = await asyncio.to_thread(self._source.read)
-            before, self._current = self.current, self._batcher(model)
+            before, self.current = self.current, self._batcher(model)
             await before.close()
             self._show(self.name, model)
-        return _json_answer({"name": self.name, "version": model.version})
+        return JSONResponse({"name": self.name, "version": model.version})
 
     async def _too_late(self, _request: Request, _error: Exception) -> Response:
         what = f"There was no answer within {self.wanted.timeout_s:g} s."
-        return _json_answer(_problem(what, fix="try it later"), 503)
+        return JSONResponse(_problem(what, fix="try it later"), 503)
 
 
 class _DrainingServer(uvicorn.Server):
@@ -346,27 +349,20 @@ class _DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _json_answer(content: object, status: int = 200) -> Response:
-    body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return Response(body, status, media_type="application/json")
-
-
-def _problem(what: str, *, where: str = "", fix: str = "") -> bytes:
+def _problem(what: str, *, where: str = "", fix: str = "") -> dict[str, str]:
     """Return an error as the page has them, and with it `error`, which the protocol asks for."""
     line = f"{where}: {what}" if where else what
     error = f"{line} {fix}" if fix else line
-    return json.dumps({"error": error, "what": what, "where": where, "fix": fix}).encode()
+    return {"error": error, "what": what, "where": where, "fix": fix}
 
 
-async def _assay_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, AssayError)
+async def _assay_error(_request: Request, error: Any) -> Response:
     status = 422 if isinstance(error, ModelInputError) else 400
-    return _json_answer(_problem(error.what, where=error.where, fix=error.fix), status)
+    return JSONResponse(_problem(error.what, where=error.where, fix=error.fix), status)
 
 
-async def _http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _json_answer(_problem(str(error.detail)), error.status_code)
+async def _http_error(_request: Request, error: Any) -> Response:
+    return JSONResponse(_problem(str(error.detail)), error.status_code)
 
 
 async def _nobody_there(_request: Request, _error: Exception) -> Response:
