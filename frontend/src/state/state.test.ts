@@ -58,6 +58,14 @@ describe("columns", () => {
   it("keep their widths where they would not fit anyhow, and those that somebody chose", () => {
     expect(fittedWidths(columns, 300)).toEqual(fittedWidths(columns, 2000));
     expect(fittedWidths([{ name: "tag", width: 300 }, { name: "age" }], 390)[0]).toBe(300);
+    expect(fittedWidths([{ name: "tag", width: 300 }, { name: "age" }], 390, true)[0]).toBe(300);
+  });
+
+  it("have room for what opens a group in the first", () => {
+    const [status, tag] = fittedWidths(columns, 2000);
+    const grouped = fittedWidths(columns, 2000, true);
+    expect(grouped[0]).toBeGreaterThan(status!);
+    expect(grouped[1]).toBe(tag);
   });
 });
 

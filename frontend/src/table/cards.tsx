@@ -59,7 +59,9 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
                   {line.kind === "run" ? <Status run={run} /> : <span className="quiet">{count(line.group.ids.length)} runs</span>}
                 </span>
                 <span className={styles.line}>
-                  {line.kind === "run" ? (
+                  {line.kind === "run" && !run.best ? (
+                    <code className="quiet">{run.id}</code>
+                  ) : line.kind === "run" ? (
                     <RunCell run={run} name="best" value={undefined} now={now} fetchedAt={rows.fetchedAt} spark={sparks(run)} color={color} />
                   ) : (
                     <GroupCell group={line.group} name="best" value={line.group.cells[props.columns.findIndex((each) => each.name === "best")]} now={now} />

@@ -10,7 +10,7 @@ const WIDTHS: Record<Fact, number> = {
   status: 90,
   tag: 112,
   best: 136,
-  duration: 76,
+  duration: 92,
   age: 92,
   created: 148,
   step: 80,
@@ -35,9 +35,12 @@ export function widthOf(column: ColumnSpec): number {
 const LEAST: Partial<Record<Fact, number>> = { tag: 72, best: 122, age: 84 };
 const LEAST_OWN = 96;
 
+/** Room for what opens a group, in the first column. */
+const OPENER = 44;
+
 /** Return the widths of columns within `room` pixels: a little narrower if that makes all of them fit. */
-export function fittedWidths(columns: readonly ColumnSpec[], room: number): number[] {
-  const widths = columns.map(widthOf);
+export function fittedWidths(columns: readonly ColumnSpec[], room: number, isGrouped = false): number[] {
+  const widths = columns.map((column, at) => widthOf(column) + (isGrouped && at === 0 && column.width === undefined ? OPENER : 0));
   const spare = columns.map((column, at) => {
     if (column.width !== undefined) return 0;
     const least = isFact(column.name) ? (LEAST[column.name] ?? widths[at]!) : LEAST_OWN;

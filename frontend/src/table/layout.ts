@@ -17,9 +17,9 @@ export interface Layout {
   lefts: (number | undefined)[];
 }
 
-export function useLayout(columns: readonly ColumnSpec[], width: number): Layout {
+export function useLayout(columns: readonly ColumnSpec[], width: number, isGrouped: boolean): Layout {
   return useMemo(() => {
-    const widths = fittedWidths(columns, width - CHECK - DOT - ADD);
+    const widths = fittedWidths(columns, width - CHECK - DOT - ADD, isGrouped);
     let left = CHECK + DOT;
     const lefts = columns.map((column, at) => {
       if (!column.pinned) return undefined;
@@ -33,7 +33,7 @@ export function useLayout(columns: readonly ColumnSpec[], width: number): Layout
       width: CHECK + DOT + widths.reduce((sum, each) => sum + each, 0) + ADD,
       lefts,
     };
-  }, [columns, width]);
+  }, [columns, width, isGrouped]);
 }
 
 /** Return how wide the inside of an element is, without its scroll bar, in pixels. */

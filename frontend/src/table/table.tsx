@@ -65,7 +65,7 @@ export function RunsTable(props: RunsTableProps) {
 
   const now = useNow(1);
   const sparks = useSparks(rows, first, last, project, columns.some((each) => each.name === "best"));
-  const layout = useLayout(columns, useInnerWidth(scroller));
+  const layout = useLayout(columns, useInnerWidth(scroller), rows.question.group.length > 0);
   const slots = useSlots();
   const differing = useDiffering(rows, columns, selected);
   const drag = useDragSelection(props.choosing, rows);
