@@ -32,7 +32,6 @@ _FILE_BYTES = 64 << 20
 
 _MOST_FILES = 8
 _MOST_THREADS = 4
-_BUFFER_BYTES = 1 << 20
 _MOST_HEADER_BYTES = 100_000_000
 _MOST_DIMENSIONS = 64
 """Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
@@ -131,7 +130,7 @@ def read_tensors(
     `update` is called with all bytes of the file, in order. What is no file of tensors has a
     ValueError as the cause of its error.
     """
-    with report_unreadable(path), open(path, "rb", buffering=_BUFFER_BYTES) as file:
+    with report_unreadable(path), open(path, "rb") as file:
         return _read_tensors(file, update or (lambda data: None))
 
 
