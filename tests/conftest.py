@@ -252,6 +252,13 @@ def warm() -> Iterator[warm_python.WarmPythons]:
 
 
 @pytest.fixture
+def forking(warm: warm_python.WarmPythons) -> Iterator[None]:
+    """Let the Python commands that the test's own process starts be forked from such processes."""
+    with warm.forking():
+        yield
+
+
+@pytest.fixture
 def begin(warm: warm_python.WarmPythons) -> Iterator[warm_python.Begin]:
     """Starter of such processes, which go on; a test that leaves one behind fails."""
     processes: list[warm_python.Process] = []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from warm_python import Run, run
+from warm_python import Run, WarmPythons, run
 
 pytestmark = pytest.mark.slow
 
@@ -129,3 +132,57 @@ def test_a_module_is_run_as_python_does_it(warm: Run, script: Path) -> None:
         said = json.loads(done.stdout.splitlines()[0])[0]
         assert said["name"] == "__main__" and said["path"] == str(script)
         assert said["arguments"] == [str(script / "script.py"), "x"]
+
+
+STARTS = """\
+import json, os, subprocess, sys
+
+text = "import json, os, sys; print(json.dumps([os.getppid(), 'torch' in sys.modules, os.getsid(0), sys.path[:2]]))"
+own = {**os.environ, "PYTHONPATH": f"/added{os.pathsep}{os.environ['PYTHONPATH']}"}
+for how in ({}, {"start_new_session": True}):
+    began = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, env=own, **how)
+    told = json.loads(began.communicate()[0])
+    print(told[0] == os.getpid(), told[1], told[2] == began.pid, told[3], began.returncode)
+os.set_inheritable(os.open("kept.txt", os.O_WRONLY | os.O_CREAT), True)
+pid = os.posix_spawnp(sys.executable, [sys.executable, "-c", "import sys; sys.exit(7)"], os.environ)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+read, write = os.pipe()
+text = f"import os; os.write({write}, b'x'); os.kill(os.getpid(), 9)"
+ended = subprocess.run([sys.executable, "-c", text], pass_fds=[write])
+print(os.read(read, 9), ended.returncode)
+"""
+
+
+def test_what_a_forked_process_starts_is_forked_and_its_child_as_any_other(
+    warm: Run, tmp_path: Path
+) -> None:
+    cold, warmed = (
+        way(["-c", STARTS], folder=tmp_path, variables=variables()) for way in (run, warm)
+    )
+
+    assert warmed.stderr == cold.stderr == ""
+    assert warmed.stdout == cold.stdout.replace("True False", "True True")
+    assert warmed.stdout.count("True True") == 2
+
+
+def test_what_the_tests_themselves_start_is_forked_where_they_ask_for_it(forking: None) -> None:
+    text = "import os, sys; print(os.getppid(), 'torch' in sys.modules)"
+
+    told = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        for _ in "ab"
+    ]
+
+    assert [each.stdout for each in told] == [f"{os.getpid()} True\n"] * 2
+
+
+def test_a_process_that_is_killed_leaves_no_spare(warm: WarmPythons, tmp_path: Path) -> None:
+    text = "import sys, time; print('up', file=sys.stderr); time.sleep(100)"
+    begun = warm.begin(["-c", text], folder=tmp_path, variables=variables(), reads="stderr")
+    assert begun.stderr.readline() == "up\n"
+    (spare,) = psutil.Process(begun.pid).children()
+
+    begun.kill()
+    begun.communicate()
+
+    assert not psutil.wait_procs([spare], timeout=60)[1]

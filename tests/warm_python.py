@@ -8,15 +8,19 @@ which would cost more than most commands. (A command with other variables of tha
 other options of Python, gets its own by itself.) The seed of Python's hashes comes from what was
 forked: there are two, which take turns, so that two runs with equal bits owe that to no order of
 hashes that they share.
+
+The Python commands that such a process starts, such as ranks and jobs, are forked as well: from its
+spare, a process that was forked before the command ran anything.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import fcntl
 import gc
 import importlib
-import itertools
 import json
 import os
 import runpy
@@ -30,7 +34,8 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -50,9 +55,24 @@ LOADED = (
     *("assay.engine.parallel.join", "assay.engine.parallel.watchdog", "assay.engine.trace"),
 )
 READ_AT_START = ("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LD_", "TORCH_")
-APPLIED_LATER = {"PYTHONDONTWRITEBYTECODE"}
+AS_UNSET = {"PYTHONHASHSEED": "0"}
+"""Values that a variable of a forked process has where it is not set."""
+APPLIED_LATER = {
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONSAFEPATH"),
+    *("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+}
+OVERRIDING = [
+    f"{name.partition('.')[0]}{end}"
+    for name in ("sitecustomize", "usercustomize", *LOADED)
+    for end in ("", ".py")
+]
+"""Modules that are loaded before a folder on PYTHONPATH could give others of the same name."""
 STREAMS = ("stdin", "stdout", "stderr")
 SEEDS = 2  # of the hashes of Python
+IGNORABLE = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+PR_SET_CHILD_SUBREAPER = 36
+MAX_STREAMS = 32
+FREE_DESCRIPTOR = 512  # above any that a command hands on
 TIMEOUT_S = 900
 
 
@@ -94,12 +114,9 @@ class WarmPython:
         read, write = os.pipe()
         answers = os.fdopen(read, "r", encoding="ascii")
         try:
-            asked = json.dumps(
-                {"arguments": arguments, "folder": str(folder), "variables": dict(variables)}
-            )
+            asked = {"arguments": arguments, "folder": str(folder), "variables": dict(variables)}
             with self.lock:
-                socket.send_fds(self.channel, [len(asked).to_bytes(8, "big")], [*streams, write])
-                self.channel.sendall(asked.encode("ascii"))
+                send(self.channel, asked, [*streams, write])
         finally:
             os.close(write)
         return Forked(int(answers.readline()), answers)
@@ -247,7 +264,7 @@ class WarmPythons:
         self.like = dict(variables)
         self.python = python
         self._pythons: dict[int, WarmPython] = {}
-        self._turns, self._lock = itertools.cycle(range(SEEDS)), threading.Lock()
+        self._turns, self._lock = cycle(range(SEEDS)), threading.Lock()
 
     def __call__(
         self, arguments: Sequence[str], *, variables: Mapping[str, str], **others: Any
@@ -289,6 +306,26 @@ class WarmPythons:
             stream.close()
         return begun
 
+    @contextlib.contextmanager
+    def forking(self) -> Iterator[None]:
+        """Let the Python commands that this process itself starts be forked as well."""
+        if sys.platform != "linux":
+            yield
+            return
+        ours, theirs = socket.socketpair()
+        become_subreaper(True)
+        with theirs:
+            begun = self._next().begin([], folder=Path(), variables={}, streams=[theirs.fileno()])
+        pid = int(ours.recv(16))
+        begun.wait()
+        become_subreaper(False)
+        spare = Spare(pid, ours, self.like)
+        spare.install()
+        try:
+            yield
+        finally:
+            spare.remove()
+
     def close(self) -> None:
         for each in self._pythons.values():
             each.close()
@@ -315,16 +352,153 @@ def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterat
         yield pythons
 
 
+class Spare:
+    """A copy of a process as it was before its command ran, from which that starts its commands.
+
+    What a spare starts is a child of the process itself, by these steps: the spare forks the new
+    process and the next spare, and ends, while the process is a subreaper: it is whom the kernel
+    gives the children of a spare that has ended.
+    """
+
+    def __init__(self, pid: int, channel: socket.socket, variables: Mapping[str, str]) -> None:
+        self.pid = pid
+        self.channel = channel
+        self.like = variables
+        self.owner = os.getpid()
+        self.lock = threading.Lock()
+        self.start_cold, self.spawn_cold = subprocess._fork_exec, os.posix_spawnp
+
+    def install(self) -> None:
+        """Let what this process starts by `subprocess` or `posix_spawnp` be forked."""
+        subprocess._fork_exec, os.posix_spawnp = self.fork_exec, self.posix_spawnp
+
+    def remove(self) -> None:
+        """Start processes cold again, and end the spare."""
+        subprocess._fork_exec, os.posix_spawnp = self.start_cold, self.spawn_cold
+        self.end()
+
+    def end(self) -> None:
+        """End the spare; not that of the process from which this one was forked."""
+        if os.getpid() != self.owner:
+            return
+        self.channel.close()
+        os.waitpid(self.pid, 0)
+
+    def fork_exec(
+        self,
+        words: Sequence[Any],
+        executables: Sequence[bytes],
+        closes: bool,
+        kept: Sequence[int],
+        folder: str | None,
+        variables: Sequence[bytes] | None,
+        *others: Any,
+    ) -> int:
+        """Start a process in the place of `_posixsubprocess.fork_exec`; return its id."""
+        streams = [others[at] if others[at] >= 0 else to for to, at in enumerate((0, 3, 5))]
+        errors, in_session, before = others[7], others[9], others[-2]
+        given = [] if variables is None else [os.fsdecode(each) for each in variables]
+        begun = 0
+        if closes and before is None and (*executables,) == (os.fsencode(sys.executable),):
+            begun = self.begin(
+                [os.fsdecode(word) for word in words[1:]],
+                os.environ if variables is None else dict(each.split("=", 1) for each in given),
+                [*streams, *(each for each in kept if each != errors)],
+                folder=os.fsdecode(folder or os.getcwd()),
+                in_session=in_session,
+            )
+        return begun or self.start_cold(
+            words, executables, closes, kept, folder, variables, *others
+        )
+
+    def posix_spawnp(
+        self,
+        program: str,
+        words: Sequence[str],
+        variables: Mapping[str, str],
+        setsigdef: Sequence[int] = (),
+    ) -> int:
+        """Start a process in the place of `os.posix_spawnp`; return its id."""
+        begun = 0
+        if program == sys.executable:
+            ignored = IGNORABLE - {*setsigdef}
+            begun = self.begin(words[1:], variables, folder=os.getcwd(), ignored=ignored)
+        return begun or self.spawn_cold(program, words, variables, setsigdef=setsigdef)
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        descriptors: Sequence[int] = range(3),
+        ignored: Set[int] = IGNORABLE,
+        **asked: Any,
+    ) -> int:
+        """Start a Python command, whose first three descriptors are its streams; return its id.
+
+        It is 0 where nothing was started, since that takes an interpreter of its own.
+        """
+        is_known = bool(arguments) and can_be_forked(arguments, variables, self.like)
+        if os.getpid() != self.owner or not is_known:
+            return 0
+        asked |= {
+            "arguments": arguments,
+            "variables": dict(variables),
+            "targets": [*range(3), *descriptors[3:]],
+            "ignored": [each for each in ignored if signal.getsignal(each) is signal.SIG_IGN],
+            "blocked": [*signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+        }
+        with self.lock:
+            become_subreaper(True)
+            send(self.channel, asked, descriptors)
+            pid, following = map(int, self.channel.recv(64).split())
+            os.waitpid(self.pid, 0)
+            self.pid = following
+            become_subreaper(False)
+        return pid
+
+
+def become_subreaper(is_one: bool) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_one))
+
+
 def can_be_forked(
     arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]
 ) -> bool:
-    """Return whether a command has no Python options, and start-up variables as in `like`."""
-    is_known = arguments[0] in ("-m", "-c") or not arguments[0].startswith("-")
-    return is_known and all(
-        like.get(name) == variables.get(name)
-        for name in like.keys() | variables.keys()
-        if name.startswith(READ_AT_START) and name not in APPLIED_LATER
+    """Return whether a command has no option but -P, and start-up variables as in `like`."""
+    first = (*arguments[arguments[0] == "-P" :], "-")[0]
+    is_known = first in ("-m", "-c") or not first.startswith("-")
+    added = {*path_in(variables)} - {*path_in(like)}
+    return (
+        is_known
+        and all(
+            like.get(name, AS_UNSET.get(name)) == variables.get(name, AS_UNSET.get(name))
+            for name in like.keys() | variables.keys()
+            if name.startswith(READ_AT_START) and name not in APPLIED_LATER
+        )
+        and not any(os.path.lexists(os.path.join(*each)) for each in product(added, OVERRIDING))
     )
+
+
+def path_in(variables: Mapping[str, str]) -> list[str]:
+    return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+def send(channel: socket.socket, asked: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Ask for a process, with the descriptors that it gets."""
+    text = json.dumps(asked).encode("ascii")
+    socket.send_fds(channel, [len(text).to_bytes(8, "big")], streams)
+    channel.sendall(text)
+
+
+def receive(channel: socket.socket) -> dict[str, Any] | None:
+    """Return what `send` sent, with the descriptors as `streams`; None once the channel is closed."""
+    head, streams, _, _ = socket.recv_fds(channel, 8, MAX_STREAMS)
+    if not head:
+        return None
+    text = b""
+    while len(text) < int.from_bytes(head, "big"):
+        text += channel.recv(int.from_bytes(head, "big") - len(text)) or os._exit(1)
+    return {**json.loads(text), "streams": streams}
 
 
 # ------------------------------------------------------------------------------------------------------- the other side
@@ -347,19 +521,22 @@ def serve(channel: socket.socket) -> dict[str, Any]:
                 tell(answers, os.waitpid(pid, 0)[1])
                 os.close(answers)
                 continue
-            head, passed, _, _ = socket.recv_fds(channel, 8, len(STREAMS) + 1)
-            if not head:
+            asked = receive(channel)
+            if asked is None:
                 os._exit(0)
-            text = b""
-            while len(text) < int.from_bytes(head, "big"):
-                text += channel.recv(int.from_bytes(head, "big") - len(text)) or os._exit(1)
-            *streams, answers = passed
+            *streams, answers = asked["streams"]
             pid = os.fork()
             if pid == 0:
                 channel.close()
                 for descriptor in (answers, *ends, *(each for _, each in ends.values())):
                     os.close(descriptor)
-                return {**json.loads(text), "streams": streams}
+                if asked["arguments"]:
+                    return stand_by({**asked, "streams": streams})
+                if os.fork():
+                    os._exit(0)  # the spare is an orphan, which a subreaper takes over
+                spare = socket.socket(fileno=streams[0])
+                tell(spare.fileno(), os.getpid())
+                return be_spare(spare)
             for stream in streams:
                 os.close(stream)
             tell(answers, pid)
@@ -373,6 +550,48 @@ def tell(answers: int, number: int) -> None:
         os.write(answers, b"%d\n" % number)
 
 
+def stand_by(work: dict[str, Any]) -> dict[str, Any]:
+    """Fork the spare of this process; return the work of the process that returns.
+
+    That is `work` in this process, and its own in each that is forked from the spare.
+    """
+    if work.pop("in_session", False):
+        os.setsid()
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        spare = Spare(pid, ours, work["variables"])
+        spare.install()
+        atexit.register(spare.end)
+        return work
+    ours.close()
+    for stream in work["streams"]:
+        os.close(stream)
+    return be_spare(theirs)
+
+
+def be_spare(channel: socket.socket) -> dict[str, Any]:
+    """Fork for the first request this process's command and the next spare, and end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        asked = receive(channel)
+        if asked is None:
+            os._exit(0)
+        own = os.getpid()
+        if not (begun := os.fork()):
+            channel.close()
+            while os.getppid() == own:
+                time.sleep(0.001)
+            return stand_by(asked)
+        for stream in asked["streams"]:
+            os.close(stream)
+        if following := os.fork():
+            channel.send(b"%d %d" % (begun, following))
+            os._exit(0)
+
+
+AT_START = dict(os.environ)
 END: list[int] = []
 """Exit code of this process, once it has come to a good end."""
 
@@ -389,11 +608,16 @@ def leave_at_once() -> None:
 
 
 def become(
-    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+    arguments: list[str],
+    folder: str,
+    variables: dict[str, str],
+    streams: list[int],
+    **inherited: Any,
 ) -> None:
     """Be the process that `python ARGUMENTS` starts, to its end."""
+    inherit(streams, **inherited)
     try:
-        run_as_main(arguments, folder, variables, streams)
+        run_as_main(arguments, folder, variables)
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             raise
@@ -402,13 +626,28 @@ def become(
         END.append(0)
 
 
-def run_as_main(
-    arguments: list[str], folder: str, variables: dict[str, str], streams: list[int]
+def inherit(
+    streams: list[int],
+    targets: Sequence[int] = range(3),
+    ignored: Sequence[int] = (),
+    blocked: Sequence[int] = (),
 ) -> None:
-    """Run what `python ARGUMENTS` runs."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    """Take on what a process has of the one that started it: descriptors and signals."""
+    above = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, FREE_DESCRIPTOR) for stream in streams]
+    for stream in streams:
         os.close(stream)
+    for stream, target in zip(above, targets, strict=True):
+        os.dup2(stream, target)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) -> None:
+    """Run what `python ARGUMENTS` runs."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)
@@ -417,18 +656,24 @@ def run_as_main(
         "numpy"
     ].random.seed()  # as random does by itself: each process draws numbers of its own
     # It would begin again, cold: a forked process has the hashes of what it was forked from.
-    os.environ.setdefault("PYTHONHASHSEED", "0")
+    for name, value in AS_UNSET.items():
+        os.environ.setdefault(name, value)
     sys.orig_argv = [sys.executable, *arguments]
-    if arguments[0] == "-m":
-        sys.path[0], sys.argv = folder, arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    elif arguments[0] == "-c":
-        sys.path[0], sys.argv = "", ["-c", *arguments[2:]]
+    first, *others = arguments[arguments[0] == "-P" :]
+    own = {"-m": folder, "-c": ""}.get(first, os.path.dirname(os.path.abspath(first)))
+    is_safe = arguments[0] == "-P" or bool(variables.get("PYTHONSAFEPATH"))
+    after = len(path_in(AT_START)) + 1
+    sys.path[:after] = [*([] if is_safe else [own]), *map(os.path.abspath, path_in(variables))]
+    if first == "-m":
+        sys.argv = others
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *others[1:]]
         sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(arguments[1], "<string>", "exec"), vars(sys.modules["__main__"]))
+        exec(compile(others[0], "<string>", "exec"), vars(sys.modules["__main__"]))
     else:
-        sys.path[0], sys.argv = os.path.dirname(os.path.abspath(arguments[0])), arguments
-        runpy.run_path(arguments[0], run_name="__main__")
+        sys.argv = [first, *others]
+        runpy.run_path(first, run_name="__main__")
 
 
 if __name__ == "__main__":

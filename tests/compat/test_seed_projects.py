@@ -240,7 +240,7 @@ def test_the_script_in_the_style_of_2021(start: Start, see: See, tmp_path: Path)
     )
     text = text.replace("torch.manual_seed(epoch)", f"{planted}torch.manual_seed(epoch)")
     (project / "relations.py").write_text(text, encoding="utf-8")
-    script = ("-W", "ignore", "-m", "assay.compat", "relations.py", "--epochs", "4")
+    script = ("-m", "assay.compat", "relations.py", "--epochs", "4")
 
     start(*script, ends=-signal.SIGKILL, variables={"KILLED": "1"})
     resumed = start(*script).stdout

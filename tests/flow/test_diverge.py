@@ -14,7 +14,7 @@ from assay.proof import diverge
 from assay.query.find import find_run
 from assay.store import authorship
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 FAULTY = """\
 import time

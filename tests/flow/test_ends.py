@@ -14,7 +14,7 @@ from assay.formats import run_file
 from assay.formats.event_log import read_events
 from flow.conftest import Assay, wait_for
 from flow.test_train import last_digest, only_run
-from warm_python import Begin, Process
+from warm_python import Begin
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +47,8 @@ class Net(nn.Module):
         return self.layers(x)
 
     def build(self):
+        with open(f"rank-{os.environ.get('RANK')}.pid", "w") as file:
+            file.write(str(os.getpid()))
         if os.environ["ODD"] != "never_build":
             return
         if os.environ.get("RANK") == "0":
@@ -83,16 +85,11 @@ def odd(toy: Path) -> Path:
     return toy
 
 
-def ranks_of(running: Process) -> dict[int, psutil.Process]:
-    """The rank processes of a launcher, by rank."""
-    found = {}
-    for child in psutil.Process(running.pid).children(recursive=True):
-        try:
-            if "_task" in child.cmdline():
-                found[int(child.environ()["RANK"])] = child
-        except (psutil.Error, KeyError):
-            continue
-    return found
+def ranks_of(folder: Path) -> dict[int, psutil.Process]:
+    """The processes of two ranks in whose model something is odd."""
+    return {
+        rank: psutil.Process(int((folder / f"rank-{rank}.pid").read_text())) for rank in range(2)
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------- hangs
@@ -101,9 +98,9 @@ def ranks_of(running: Process) -> dict[int, psutil.Process]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_rank_that_hangs_in_forward_is_named_with_its_stack_and_ends_the_run_within_the_limit(
-    rank: str, assay: Assay, odd: Path
+    rank: str, cold_assay: Assay, odd: Path
 ) -> None:
-    hung = assay(
+    hung = cold_assay(
         "run",
         "toy.toml",
         "parallel.data=2",
@@ -157,7 +154,7 @@ def test_a_collective_that_one_rank_joins_alone_is_told_with_the_places_of_all(
 def test_ctrl_c_in_a_hang_ends_the_run_with_the_cause(begun: Begin, odd: Path) -> None:
     running = begun("run", "toy.toml", "--nproc", "2", ODD="hang", AT="6")
     wait_for((odd / "hanging").exists)
-    ranks = ranks_of(running)
+    ranks = ranks_of(odd)
 
     running.send_signal(signal.SIGINT)
     told = running.communicate(timeout=60)[1]
@@ -233,7 +230,7 @@ def test_a_signal_to_any_one_rank_stops_all_of_them_after_the_step(
     )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
-    ranks_of(running)[rank].send_signal(number)
+    ranks_of(odd)[rank].send_signal(number)
     told = running.communicate(timeout=100)[1]
 
     assert running.returncode == 128 + number, told
@@ -252,7 +249,7 @@ def test_a_signal_that_a_scheduler_sends_to_all_processes_counts_once(
     )
     wait_for(lambda: list(odd.glob("runs/*/checkpoints/step-*")))
 
-    for each in (*ranks_of(running).values(), running):
+    for each in (*ranks_of(odd).values(), running):
         each.send_signal(signal.SIGTERM)
     told = running.communicate(timeout=100)[1]
 
@@ -269,7 +266,7 @@ def test_a_rank_that_is_blocked_in_c_before_its_record_stands_ends_with_the_othe
 ) -> None:
     running = begun("run", "toy.toml", "--nproc", "2", ODD="never_build", AT="0")
     wait_for(lambda: (odd / "blocked").exists() and (odd / "building").exists())
-    ranks = ranks_of(running)
+    ranks = ranks_of(odd)
 
     if to_launcher:
         running.send_signal(signal.SIGTERM)

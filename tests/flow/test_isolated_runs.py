@@ -21,7 +21,7 @@ from assay.store.job_journal import JobJournal
 from flow.conftest import wait_for
 from warm_python import Begin
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("forking")]
 
 HELD = """
 import fcntl, os, pathlib, time

@@ -81,7 +81,7 @@ class IsolatedRuns:
         """Show what a run prints until a run ends, a signal comes, or a device may be free."""
         until = time.monotonic() + _ROUND_S
         with ends_of([child.holder for child in self._children.values()]) as wait:
-            while not self._is_stopping and time.monotonic() < until:
+            while (self._children or not self._is_stopping) and time.monotonic() < until:
                 self.show(log.read())
                 if wait(_SHOW_S):
                     return
