@@ -20,7 +20,7 @@ CELLS = [
     pytest.param(ranks, layout, way, id=f"{layout}: {way}")
     for ranks, layouts in matrix.LAYOUTS.items()
     for layout in layouts
-    for way in matrix.WAYS
+    for way in matrix.ways_of(layout)
 ]
 
 
