@@ -169,7 +169,8 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
 
 def test_a_cell_shows_its_text_as_it_is_in_both_forms() -> None:
     text = r"a &lt; ~~b~~ | \ *c* [d](e) `f` <i> #"
-    grid = CellGrid(("k",), [(text,), (WebLink("a file", "x/a b#.txt"),)])
+    site = "https://host.test/a%20b?c=d&e#f"
+    grid = CellGrid(("k",), [(text,), (WebLink("a file", "x/a b#.txt"),), (WebLink("w", site),)])
     report = ReportDocument("r", text, grid, (DocumentSection(text, (grid,)),))
 
     page = report.to_html()
@@ -177,6 +178,7 @@ def test_a_cell_shows_its_text_as_it_is_in_both_forms() -> None:
     assert page.count(f"<td>{html.escape(text)}</td>") == 2
     assert f"<h2>{html.escape(text)}</h2>" in page
     assert '<a href="x/a%20b%23.txt">a file</a>' in page
+    assert f'<a href="{html.escape(site)}">w</a>' in page
     rendered = MarkdownIt("gfm-like", {"html": False, "linkify": False}).render(
         report.to_markdown()
     )

@@ -186,8 +186,10 @@ def _markdown(block: Prose | CellGrid | Listing) -> str:
 
 
 def _markdown_cell(cell: Cell) -> str:
-    text = markdown_text(visible(cell if isinstance(cell, str) else cell.text))
-    return text if isinstance(cell, str) else f"[{text}]({quote(cell.url, safe=':/')})"
+    if isinstance(cell, str):
+        return markdown_text(visible(cell))
+    safe = ":/?&=#%@+~" if "://" in cell.url else "/"  # the path of a file has none of these marks
+    return f"[{markdown_text(visible(cell.text))}]({quote(cell.url, safe=safe)})"
 
 
 def _visible_lines(text: str) -> str:
