@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
@@ -74,6 +75,8 @@ MESHES: list[Mesh] = []
 """Where weights are shared out: the processes that do it."""
 
 
+SMALL: list[bool] = []
+"""One entry where each gradient is sent by itself."""
 LATE: list[bool] = []
 """One entry where the numbers of a step are read later, as on a GPU."""
 
@@ -96,7 +99,8 @@ def share(engine: Engine, ranks: int) -> None:
     if MESHES:
         join_data_parallel(engine, MESHES[0].ranks)
     elif dist.is_initialized():
-        data_parallel(engine, init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",)))
+        mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("data",))
+        data_parallel(engine, mesh, **({"bucket_bytes": 1} if SMALL else {}))
 
 
 class Means(Process):
@@ -616,6 +620,54 @@ def talking(rank: int, ranks: int) -> Any:
     return [after - before for before, after in pairwise(seen)]
 
 
+def early(rank: int, ranks: int, *, model: nn.Module | None = None) -> Any:
+    """Count the gradients that were sent before each backward pass had ended."""
+    count = 0
+    seen: list[int] = []
+    reduce = dist.all_reduce
+
+    def counting(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
+        nonlocal count
+        count += async_op
+        return reduce(*args, async_op=async_op, **kwargs)
+
+    @on("backward_begin")
+    def begin() -> None:
+        nonlocal count
+        count = 0
+
+    dist.all_reduce = counting
+    SMALL.append(True)
+    try:
+        handlers = [begin, on("backward_end")(lambda: seen.append(count))]
+        process = Means(model or net())
+        found = train(process, rank=rank, ranks=ranks, accumulate=2, size=36, handlers=handlers)
+    finally:
+        SMALL.clear()
+        dist.all_reduce = reduce
+    return [{name: found[name] for name in ("weights", "points")}, seen]
+
+
+class Twice(nn.Module):
+    """A model whose first layer gets its gradient in two pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 4).double()
+        self.last = nn.Linear(4, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            x = checkpoint(self.first, x.requires_grad_(), use_reentrant=True)
+        out: Tensor = self.last(x)
+        return out
+
+
+def in_pieces(rank: int, ranks: int) -> Any:
+    return early(rank, ranks, model=Twice())
+
+
 def reading(rank: int, ranks: int) -> Any:
     """Count what is read from tensors in each step after the first two."""
     reads: list[str] = []
@@ -896,6 +948,8 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         written_into,
         disagreeing,
         talking,
+        early,
+        in_pieces,
         stopped,
         bounded,
         ended,

@@ -94,17 +94,32 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_so_for_all_of_them(
 def test_ranks_agree_on_all_that_a_step_needs_before_its_update_at_once(
     several: tuple[int, Results],
 ) -> None:
-    # What is reached, losses, gradients, whether somebody logged, whether to stop; this last once
+    # Kinds of losses, gradients, losses, whether somebody logged, whether to stop; this last once
     # more before an epoch.
     for found in several[1]["talking"]:
         assert found == [5, 5, 6, 5, 5]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("early", 4), ("in_pieces", 0)])
+def test_gradients_are_sent_while_the_backward_pass_makes_others_unless_they_come_in_pieces(
+    name: str, count: int, several: tuple[int, Results]
+) -> None:
+    ranks, results = several
+    expected, _ = alone(name, ranks)
+
+    for found, sent in results[name]:
+        close(found, expected)
+        # Of two micro-batches the last one counts; in the first step it is not known yet.
+        assert sent[:6] == [0, 0, 0, count, 0, count]
+        assert set(sent[::2]) == {0} and set(sent[3::2]) == {count}
+
+
+@pytest.mark.slow
 def test_a_step_whose_numbers_are_read_later_reads_only_what_the_host_agreed_on(
     several: tuple[int, Results],
 ) -> None:
-    # What is reached, whether somebody logged, whether to stop: none of them waits for a device. At
+    # Kinds of losses, whether somebody logged, whether to stop: none of them waits for a device. At
     # the end of an epoch all numbers are fetched at once, and ranks agree once more.
     for found in several[1]["late reading"]:
         assert found == [3, 5, 3, 3, 5, 3, 3]

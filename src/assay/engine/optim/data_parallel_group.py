@@ -6,7 +6,6 @@ The implementations for several ranks are in `engine.parallel`, above this room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -19,20 +18,6 @@ from assay.engine.optim.clip import clip_norm_
 from assay.formats.heartbeats import Heartbeats, NoHeartbeats
 
 
-@dataclass(frozen=True, slots=True)
-class RankLosses:
-    """Losses of a window on one rank, or on all: a sum and a weight after another in `values`.
-
-    `kind` says whose they are, in JSON; it is empty on a rank that has none, and takes the kind of
-    rank 0, which always has a loss. `values` are in double precision, on the device of the losses.
-    `reached` counts for each parameter the ranks on which it has a gradient.
-    """
-
-    kind: str
-    values: Tensor
-    reached: Sequence[float] = ()
-
-
 class DataParallelGroup:
     """Ranks that share the samples of each step; this default is a lone process.
 
@@ -42,6 +27,8 @@ class DataParallelGroup:
 
     `samples` and `micro_steps` are those of the current step, over all ranks. `is_idle` marks a
     micro-batch that counts for nothing: this rank runs it only because another one has one more.
+    `is_in_step`: all ranks are in a step, whose gradients are not added up yet. Where one looks
+    again at a step that has failed, the others may not.
     """
 
     is_distributed = False
@@ -61,12 +48,14 @@ class DataParallelGroup:
         self.samples = 0
         self.micro_steps = 0
         self.is_idle = False
+        self.is_in_step = False
         self.sharding: Any = None
         self.beats: Heartbeats = NoHeartbeats()
 
     def begin_step(self, window: Window, step: int) -> None:
         """Begin the step after `step` completed ones."""
         self.beats.step(step)
+        self.is_in_step = True
         self.samples = window.samples
         self.micro_steps = window.micro_steps
 
@@ -82,13 +71,24 @@ class DataParallelGroup:
         """Return the sums over the ranks that hold the same part of the model."""
         return list(values)
 
-    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
-        """Return the losses of all ranks, added up to the same bits on each.
+    def agree_on_kind(self, own: str) -> str:
+        """Return the kind of the losses of all ranks.
 
-        Only the host waits for other ranks, not for its device. InputError where two ranks have
-        losses of different kinds.
+        A rank without a loss has none, "", and takes that of rank 0, which always has one.
+        InputError where two ranks have different kinds.
         """
         return own
+
+    def all_reduce_losses(self, own: Tensor) -> Tensor:
+        """Return losses and weights, in double precision, added up to the same bits on each rank.
+
+        Nothing waits for the device.
+        """
+        return own
+
+    def gradient_buckets(self, parameters: Sequence[Tensor]) -> Any:
+        """Return the GradientBuckets of parameters; None for a lone process."""
+        return None
 
     def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
         """Sum tensors over all ranks in place; each rank gives as many, of the same shapes."""

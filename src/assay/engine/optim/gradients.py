@@ -21,7 +21,7 @@ from assay.engine.numerics.dtensor import clip_dtensor_norm_, is_dtensor, local_
 from assay.engine.numerics.seed import restore_generators
 from assay.engine.numerics.sparse import entries
 from assay.engine.optim.clip import clip_norm_
-from assay.engine.optim.data_parallel_group import DataParallelGroup, RankLosses
+from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import (
     Loss,
     Losses,
@@ -73,6 +73,8 @@ class Gradients:
         self._samples = 0
         self._micro = 0
         self._kind = ""  # of the losses without a name, where there are several micro-batches
+        self._buckets: Any = None  # of the gradients of several ranks
+        self._in_buckets: list[int] = []
         self._one: Tensor | None = None
         self._is_alone = True
         self._keeps_graph = False
@@ -96,6 +98,7 @@ class Gradients:
         self._is_clean = False
         self.ranks = ranks
         if ranks.is_distributed:
+            self._choose_buckets()
             self._samples = ranks.samples
             self._sizes = sizes or (self._samples,)
             self.shares = [size / self._samples for size in self._sizes]
@@ -141,6 +144,18 @@ class Gradients:
         self._micro += 1
         self._differentiate(self.scale(value if share == 1.0 else value * share))
 
+    def _choose_buckets(self) -> None:
+        """Put the parameters that are trained into buckets, unless they are; shards need none."""
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        if self._buckets is not None:
+            self._buckets.forget()
+            if [id(each) for each in trained] == self._in_buckets:
+                return
+            self._buckets.close()
+        self._in_buckets = [id(each) for each in trained]
+        is_sharded = self.ranks.sharding is not None
+        self._buckets = None if is_sharded else self.ranks.gradient_buckets(trained)
+
     def _begin_pass(self, loss: Losses) -> Losses:
         """Begin a backward pass; return the loss, times 0 on a rank that has no batch left."""
         # Sums of several losses are divided by their weights one by one: none may wait for the next
@@ -150,6 +165,10 @@ class Gradients:
         )
         is_last = self._micro + 1 == len(self.shares or ())
         self.ranks.begin_backward(is_last=is_apart or is_last)
+        is_whole = self.ranks.has_whole_model and not self.has_dtensors and self._is_alone
+        is_shared = self.ranks.is_in_step and self._buckets is not None
+        if is_last and not is_apart and is_whole and is_shared:
+            self._buckets.open()
         return zero_loss(loss) if self.ranks.is_idle else loss
 
     def _add_named(self, losses: Mapping[str, Loss]) -> None:
@@ -320,18 +339,15 @@ class Gradients:
     # ------------------------------------------------------------------ once the window is done
 
     def add_up(self, *, defers: bool = False) -> None:
-        """Add up what ranks and sums share. Losses come first: their weights divide gradients.
+        """Add up what ranks and sums share.
 
         With `defers` nothing is read from the device. InputError for sparse gradients of several
         ranks.
         """
-        reached = self._all_reduce_losses(defers=defers) if self.ranks.is_distributed else []
-        self.unnamed.settle()
-        for term in self.named.values():
-            term.settle()
-            self._join(term)
         if self.ranks.is_distributed:
-            self._all_reduce_(reached)
+            self._add_up_over_ranks(defers=defers)
+        else:
+            self._settle()
 
     def divide_(self) -> None:
         """Divide the gradients of (sum, weight) pairs; those of named ones are divided already."""
@@ -355,23 +371,27 @@ class Gradients:
             parameter.grad = mean if parameter.grad is None else parameter.grad + mean
         term.grads = None
 
-    def _all_reduce_losses(self, *, defers: bool) -> Sequence[float]:
-        """Sum losses and weights over all ranks, to the same bits on each.
+    def _add_up_over_ranks(self, *, defers: bool) -> None:
+        """Sum losses and gradients over all ranks, to the same bits on each.
 
-        The share of a rank may be empty: it takes the kinds that rank 0 has. Returns on how many
-        ranks there is a gradient, for each parameter; shards have theirs everywhere.
+        Gradients come first, as some may be on their way; those of sums by name come last: the
+        weights of all ranks divide them. The share of a rank may be empty: it has no losses, and
+        takes the kinds that the others have.
         """
+        self.ranks.is_in_step = False
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
+        kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
+        is_named, names, _ = json.loads(self.ranks.agree_on_kind(kind))
+        has_sums = is_named and any(how for _, how in names)
+        if not has_sums:
+            self._all_reduce_()
         device = local_tensor(self.parameters[0]).device
         read = partial(_in_double, device=device)
         parts = [part for term in terms.values() for part in (term.sum(read), read(term.weight))]
-        flat = torch.stack(parts) if parts else torch.empty(0, dtype=torch.float64, device=device)
-        kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
-        reached = () if self.ranks.sharding is not None else self._are_reached()
-        losses = self.ranks.all_reduce_losses(RankLosses(kind, flat, reached))
-        is_named, names, _ = json.loads(losses.kind)
-        found = iter(losses.values if defers else losses.values.tolist())
+        none = torch.zeros(2 * len(names), dtype=torch.float64, device=device)
+        values = self.ranks.all_reduce_losses(torch.stack(parts) if parts else none)
+        found = iter(values if defers else values.tolist())
         for (name, how), value, weight in zip(names, found, found, strict=True):
             total = torch.as_tensor(value, dtype=torch.float64)
             divisors = {"": None, "pair": weight, "weighed": weight / self.ranks.samples}
@@ -382,34 +402,22 @@ class Gradients:
             term.scalars = [(total, 1.0)]
             term.weight = divisor
             term.over = 1
-        return losses.reached
+        self._settle()
+        if has_sums:
+            self._all_reduce_()
 
-    def _are_reached(self) -> list[bool]:
-        """Return for each parameter whether there is a gradient, or one of a sum to be added."""
-        sums = [term.grads for term in self.named.values() if term.grads is not None]
-        return [
-            parameter.grad is not None or any(grads[i] is not None for grads in sums)
-            for i, parameter in enumerate(self.parameters)
-        ]
+    def _settle(self) -> None:
+        """Take the gradients of sums by name in, divided by the weights that are now known."""
+        self.unnamed.settle()
+        for term in self.named.values():
+            term.settle()
+            self._join(term)
 
-    def _all_reduce_(self, reached: Sequence[float]) -> None:
-        """Sum the gradients over all ranks, to the same bits on each; shards are summed already.
-
-        `reached` says on how many ranks each parameter has one.
-        """
-        ranks = self.ranks
-        if ranks.sharding is not None:
-            return
-        for parameter, count in zip(self.parameters, reached, strict=True):
-            if count and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        grads = self.present()
-        if any(grad.is_sparse for grad in grads):
-            raise InputError(
-                "Sparse gradients are not shared between processes.", fix="Use dense embeddings."
-            )
-        ranks.all_reduce_(grads)
-        ranks.all_reduce_tied_(self.parameters)
+    def _all_reduce_(self) -> None:
+        """Sum the gradients over all ranks; shards are summed already."""
+        if self._buckets is not None:
+            self._buckets.finish()
+            self.ranks.all_reduce_tied_(self.parameters)
 
     # ------------------------------------------------------------------------ are they finite
 

@@ -8,7 +8,6 @@ import math
 import pickle
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -21,7 +20,9 @@ from assay.core.stop import Stop
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import global_norm, local_tensor
 from assay.engine.numerics.sparse import components
-from assay.engine.optim.data_parallel_group import DataParallelGroup, RankLosses
+from assay.engine.optim.data_parallel_group import DataParallelGroup
+from assay.engine.parallel.gradient_buckets import GradientBuckets
+from assay.engine.parallel.peer_errors import peer_error, peer_errors
 from assay.formats.manifest import MeshAxis
 
 BUCKET_BYTES = 25 * 2**20
@@ -61,20 +62,24 @@ class DistributedGroup(DataParallelGroup):
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+    def agree_on_kind(self, own: str) -> str:
         kinds = [0.0] * self.size
-        kinds[self.rank] = _number_of(own.kind)
-        sums = self.all_reduce_stage_values([*kinds, *own.reached])
-        kinds, reached = sums[: self.size], sums[self.size :]
+        kinds[self.rank] = _number_of(own)
+        kinds = self.all_reduce_stage_values(kinds)
         is_agreed = 0.0 not in kinds and len(set(kinds)) == 1
-        kind = own.kind if is_agreed else self._find_kind(own.kind)
+        return own if is_agreed else self._find_kind(own)
+
+    def all_reduce_losses(self, own: Tensor) -> Tensor:
         # Each rank has a place of its own, and they are added up here: in one order, whatever gloo
         # does with longer lists.
-        places = own.values.new_zeros(self.size, 2 * len(json.loads(kind)[1]))
-        if own.kind:
-            places[self.rank] = own.values
+        places = own.new_zeros(self.size, len(own))
+        places[self.rank] = own
         self._reduce(places, self.group)
-        return RankLosses(kind, sum(places.unbind(), places.new_zeros(())), reached)
+        return sum(places.unbind(), torch.zeros_like(own))
+
+    def gradient_buckets(self, parameters: Sequence[Tensor]) -> GradientBuckets:
+        # The backward pass comes to the last parameters first.
+        return GradientBuckets(list(_buckets(reversed(parameters), self.bucket_bytes)), self.group)
 
     def _find_kind(self, own: str) -> str:
         """Return the kind of the losses of rank 0. InputError where another rank has another."""
@@ -170,11 +175,11 @@ class DistributedGroup(DataParallelGroup):
         with peer_errors():
             dist.barrier(group=self._world)
 
-    def as_peer_error(self, error: BaseException) -> PeerError | None:
+    def aspeer_error(self, error: BaseException) -> PeerError | None:
         is_lost = isinstance(error, dist.DistError) or (
             type(error) is RuntimeError and _LOST.search(str(error))
         )
-        return _peer_error(error) if is_lost else None
+        return peer_error(error) if is_lost else None
 
     def _reduce(self, tensor: Tensor, group: Any) -> None:
         with peer_errors():
@@ -204,24 +209,6 @@ def _pickle_on_host(value: Any) -> bytes:
 def host_backend() -> str:
     """Return the backend for CPU tensors; "fake" in a simulated world."""
     return "fake" if dist.get_backend() == "fake" else "gloo"
-
-
-class peer_errors:
-    """Context manager that turns torch's errors about a lost connection into PeerError."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, RuntimeError):
-            raise _peer_error(error) from error
-
-
-def _peer_error(error: BaseException) -> PeerError:
-    first = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-    return PeerError(
-        "Another process of this run ended, or does not answer; it tells why.", where=first[:200]
-    )
 
 
 def _buckets(tensors: Iterable[Tensor], size: int) -> Iterable[list[Tensor]]:
@@ -314,13 +301,15 @@ class StagedGroup(DistributedGroup):
         )
         return found
 
-    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
-        told: RankLosses | None = None
-        if self.is_last:
-            losses = super().all_reduce_losses(replace(own, reached=()))
-            told = replace(losses, values=losses.values.cpu())
-        found: RankLosses = self.broadcast_last_stage(told)
-        return replace(found, reached=self.all_reduce_stage_values(own.reached))
+    def agree_on_kind(self, own: str) -> str:
+        found: str = self.broadcast_last_stage(super().agree_on_kind(own) if self.is_last else None)
+        return found
+
+    def all_reduce_losses(self, own: Tensor) -> Tensor:
+        found: Tensor = self.broadcast_last_stage(
+            super().all_reduce_losses(own).cpu() if self.is_last else None
+        )
+        return found
 
     def all_gather(self, value: Any) -> list[Any]:
         found: list[Any] = self.broadcast_last_stage(

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
-from assay.engine.optim.data_parallel_group import RankLosses
 from assay.engine.parallel.distributed_group import DistributedGroup, StagedGroup
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline_stages import Shapes, sendable, shapes_of, split_model
@@ -41,7 +40,10 @@ class ImaginedGroup(DistributedGroup):
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
+    def agree_on_kind(self, own: str) -> str:
+        return own
+
+    def all_reduce_losses(self, own: Tensor) -> Tensor:
         return own
 
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
@@ -55,17 +57,13 @@ class ImaginedGroup(DistributedGroup):
 
 
 class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
-    """Stand-in StagedGroup: a rank without the last stage takes a mean of 1 for the loss."""
+    """Stand-in StagedGroup: a rank without the last stage takes a mean for the loss."""
 
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def all_reduce_losses(self, own: RankLosses) -> RankLosses:
-        if own.kind:
-            return own
-        return replace(
-            own, kind=json.dumps([False, [["", ""]], ""]), values=torch.tensor([1.0, 0.0])
-        )
+    def agree_on_kind(self, own: str) -> str:
+        return own or json.dumps([False, [["", ""]], ""])
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size
