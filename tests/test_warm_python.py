@@ -150,6 +150,8 @@ read, write = os.pipe()
 text = f"import os; os.write({write}, b'x'); os.kill(os.getpid(), 9)"
 ended = subprocess.run([sys.executable, "-c", text], pass_fds=[write])
 print(os.read(read, 9), ended.returncode)
+sys.stdout.flush()
+os.execvp(sys.executable, [sys.executable, "-c", "import sys; print(sys.argv)", "x"])
 """
 
 

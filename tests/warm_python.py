@@ -352,6 +352,10 @@ def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterat
         yield pythons
 
 
+class Replaced(BaseException):
+    """The command of this process gives way to that of the arguments."""
+
+
 class Spare:
     """A copy of a process as it was before its command ran, from which that starts its commands.
 
@@ -367,6 +371,7 @@ class Spare:
         self.owner = os.getpid()
         self.lock = threading.Lock()
         self.start_cold, self.spawn_cold = subprocess._fork_exec, os.posix_spawnp
+        self.replace_cold = os.execvp
 
     def install(self) -> None:
         """Let what this process starts by `subprocess` or `posix_spawnp` be forked."""
@@ -424,6 +429,12 @@ class Spare:
             ignored = IGNORABLE - {*setsigdef}
             begun = self.begin(words[1:], variables, folder=os.getcwd(), ignored=ignored)
         return begun or self.spawn_cold(program, words, variables, setsigdef=setsigdef)
+
+    def execvp(self, program: str, words: Sequence[str]) -> None:
+        """Begin another command in this process, in the place of `os.execvp`."""
+        if program == sys.executable and can_be_forked(words[1:], os.environ, self.like):
+            raise Replaced(*words[1:])
+        self.replace_cold(program, words)
 
     def begin(
         self,
@@ -562,6 +573,7 @@ def stand_by(work: dict[str, Any]) -> dict[str, Any]:
         theirs.close()
         spare = Spare(pid, ours, work["variables"])
         spare.install()
+        os.execvp = spare.execvp
         atexit.register(spare.end)
         return work
     ours.close()
@@ -617,7 +629,10 @@ def become(
     """Be the process that `python ARGUMENTS` starts, to its end."""
     inherit(streams, **inherited)
     try:
-        run_as_main(arguments, folder, variables)
+        try:
+            run_as_main(arguments, folder, variables)
+        except Replaced as command:
+            run_as_main([*command.args], os.getcwd(), dict(os.environ))
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             raise

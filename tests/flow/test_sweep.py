@@ -26,6 +26,7 @@ from assay.store.layout import Project, open_project
 from .conftest import SRC, wait_for
 
 pytest.importorskip("optuna")
+pytestmark = pytest.mark.usefixtures("forking")
 
 SPACE = """
 [sweep]
