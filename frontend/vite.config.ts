@@ -20,6 +20,18 @@ export default defineConfig({
     target: "es2022",
     sourcemap: false,
     modulePreload: { polyfill: false },
+    // One style sheet, and two scripts before that of the page itself: each further file is a turn of the server.
+    cssCodeSplit: false,
+    rolldownOptions: {
+      output: {
+        codeSplitting: {
+          groups: [
+            { name: "first", tags: ["$initial"] },
+            { name: "shared", test: /[\\/]src[\\/](chart|state|table|parts[\\/]copy|pages[\\/]workspace[\\/]acts)|[\\/]uplot[\\/]/, minShareCount: 2 },
+          ],
+        },
+      },
+    },
     chunkSizeWarningLimit: 900,
   },
   server: { proxy: { "/api": server, "/login": server } },

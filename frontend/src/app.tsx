@@ -3,18 +3,22 @@ import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterProvider } from "@tanstack/react-router";
 import { ApiError, root } from "./api/client";
 import { columnsQuery, runQuery, siteQuery } from "./api/queries";
+import { askForCurves, lookOf } from "./chart/sheets";
 import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
 import {
+  axisOf,
   compareSearch,
   parametersSearch,
   parseSearch,
+  parseZoom,
   projectSearch,
   queueSearch,
   runSearch,
   stringifySearch,
   tableSearch,
   workspaceSearch,
+  type RunSearch,
 } from "./state/address";
 
 const queries = new QueryClient({
@@ -27,9 +31,19 @@ const queries = new QueryClient({
   },
 });
 
+const MOST_AHEAD = 12;
+
 /** Ask for what a page shows first beside its script, not behind it; the page tells what goes wrong. */
 function askAhead(answer: Promise<unknown>): void {
   answer.catch(() => undefined);
+}
+
+/** Ask for a run, then for its curves where those are opened and fit into a window. */
+async function askForRun(id: string, search: RunSearch): Promise<void> {
+  const project = search.project ?? "";
+  const { metrics } = await queries.query(runQuery(project, id));
+  if (search.tab !== "curves" || metrics.length > MOST_AHEAD) return;
+  askForCurves(lookOf(project, axisOf(search), parseZoom(search.z)), id, metrics.map((metric) => metric.name));
 }
 
 const rootRoute = createRootRoute({
@@ -52,7 +66,7 @@ const run = createRoute({
   getParentRoute: () => rootRoute,
   path: "/runs/$id",
   validateSearch: runSearch,
-  beforeLoad: ({ params, search }) => askAhead(queries.query(runQuery(search.project ?? "", params.id))),
+  beforeLoad: ({ params, search }) => askAhead(askForRun(params.id, search)),
   component: lazyRouteComponent(() => import("./pages/run/run"), "RunPage"),
 });
 

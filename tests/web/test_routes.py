@@ -475,6 +475,21 @@ def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
     assert "Traceback" not in "".join(server.said)
 
 
+def test_curves_that_have_not_changed_are_kept_by_a_browser_as_long_as_they_do_not(
+    server: Server, runs: dict[str, str]
+) -> None:
+    asked = {"runs": runs["good"], "metric": "valid/acc"}
+    whole = server.ask("GET", "/api/curves", **asked)
+    known = {"If-None-Match": whole.headers["etag"]}
+
+    again = server.ask("GET", "/api/curves", headers=known, **asked)
+
+    assert (again.status, again.body) == (304, b"")
+    kept = ("etag", "cache-control")
+    assert [again.headers[name] for name in kept] == [whole.headers[name] for name in kept]
+    assert "no-store" not in again.headers["cache-control"]
+
+
 def test_a_request_that_outlasts_the_grace_is_cut_off_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -5,8 +5,7 @@ import { Icon } from "../parts/icons";
 import { Menu, MenuCheck, MenuChoice, MenuLine } from "../parts/menu";
 import { Picker } from "../parts/picker";
 import { number } from "../state/format";
-import type { Zoom } from "../state/address";
-import type { Axis } from "./use-sheet";
+import type { Axis, Zoom } from "../state/address";
 import styles from "./axisbar.module.css";
 
 interface AxisBarProps {

@@ -14,6 +14,7 @@ function canvas() {
     moveTo: (x: number, y: number) => outlines.push([[x, y]]),
     lineTo: (x: number, y: number) => outlines.at(-1)!.push([x, y]),
     rect: (x: number, y: number, width: number, height: number) => outlines.push([[x, y], [x + width, y + height]]),
+    fillRect: (x: number, y: number, width: number, height: number) => outlines.push([[x, y], [x + width, y + height]]),
     closePath: () => undefined,
     fill: () => undefined,
     stroke: () => undefined,
@@ -22,12 +23,12 @@ function canvas() {
   return { to: to as unknown as CanvasRenderingContext2D, outlines };
 }
 
-function drawn(lows: number[], highs: number[], pixels: number): Point[][] {
+function drawn(lows: number[], highs: number[], pixels: number, isCrowded = false): Point[][] {
   const n = lows.length;
   const curve = { xs: Float64Array.from(lows.keys()), lows: Float64Array.from(lows), highs: Float64Array.from(highs), raw: false, ordered: true } as Curve;
   const line = { color: "", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
   const { to, outlines } = canvas();
-  const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => -value, low: 0, high: n, isCrowded: false };
+  const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => -value, low: 0, high: n, isCrowded };
   drawLine(to, line, scales, 1, false);
   return outlines;
 }
@@ -58,6 +59,22 @@ describe("a dense curve", () => {
     const bottoms = outline!.slice(half).reverse();
     const touches = tops.slice(1).map(([, top], at) => top <= bottoms[at]![1] && bottoms[at + 1]![1] >= tops[at]![1]);
     expect(touches.every(Boolean)).toBe(true);
+  });
+});
+
+describe("a dense curve among very many", () => {
+  it("is one column a pixel, each as high as its points, and each touches the next", () => {
+    const highs = Array.from({ length: 1000 }, (_, at) => (at === 567 ? 50 : 1));
+    const lows = highs.map((_, at) => (at < 800 ? 0 : -90));
+    const columns = drawn(lows, highs, 100, true);
+
+    expect(columns).toHaveLength(100);
+    expect(Math.min(...columns.map(([start]) => start![1]))).toBeLessThanOrEqual(-50);
+    columns.slice(1).forEach(([start, end], at) => {
+      const [before, until] = columns[at]!;
+      expect(start![0]).toBe(until![0]);
+      expect(start![1] <= until![1] && before![1] <= end![1]).toBe(true);
+    });
   });
 });
 

@@ -1,12 +1,12 @@
 /** One panel: curves, and the values under the cursor. */
-import { memo, useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { IconButton } from "../parts/button";
 import { Dialog } from "../parts/dialog";
 import { Menu, MenuCheck, MenuItem, MenuLine } from "../parts/menu";
 import { Picker } from "../parts/picker";
 import { copyText } from "../parts/copy";
 import { say } from "../parts/toast";
-import type { Zoom } from "../state/address";
+import type { Axis, Zoom } from "../state/address";
 import { DASHES, type Style } from "../state/colors";
 import { count, duration, exact, moment, number } from "../state/format";
 import { useShared } from "../state/site";
@@ -15,7 +15,7 @@ import { placesOnLog, valueAt, type Line } from "./drawing";
 import { movedPanel, type Layout, type PanelOptions, type PanelSpec } from "./layout";
 import { Plot, type Hover, type Mark } from "./plot";
 import type { Sheet } from "./sheets";
-import { useSheet, useSheetVersion, type Axis } from "./use-sheet";
+import { useSheet, useSheetVersion } from "./use-sheet";
 import styles from "./panels.module.css";
 
 /** A line of the charts: one run, or a group of runs as their mean. */
@@ -47,6 +47,8 @@ const MOST_VALUES = 12;
 const MOST_READ = 12;
 const MOST_NAMED = 8;
 const LEFT_BEHIND = "#8a929c";
+/** How far from the window a panel is drawn, in pixels. */
+const NEAR = 200;
 
 export const Panel = memo(function Panel(props: PanelProps) {
   const [place, isNear] = useIsNear<HTMLDivElement>();
@@ -433,8 +435,11 @@ function Values({ at, lines, strong, kind, xName }: ValuesProps) {
 function useIsNear<T extends Element>(): [React.RefObject<T | null>, boolean] {
   const place = useRef<T>(null);
   const [isNear, setNear] = useState(false);
-  useEffect(() => {
-    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: "200px" });
+  useLayoutEffect(() => {
+    // The observer tells a frame later: too late to ask for the curves that are in the window at first.
+    const { top, bottom } = place.current!.getBoundingClientRect();
+    setNear(bottom > -NEAR && top < window.innerHeight + NEAR);
+    const observer = new IntersectionObserver((entries) => setNear(entries.at(-1)!.isIntersecting), { rootMargin: `${NEAR}px` });
     observer.observe(place.current!);
     return () => observer.disconnect();
   }, []);

@@ -1,14 +1,14 @@
 /** Panels of curves: one for each metric, in sections by prefix; those out of sight cost nothing. */
 import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { Icon } from "../parts/icons";
-import type { Zoom } from "../state/address";
+import type { Axis, Zoom } from "../state/address";
 import { useStyles, type Style } from "../state/colors";
 import { useShared } from "../state/site";
 import { movedPanel, openSections, sectionsOf, sizeOf, type Layout, type PanelSpec, type Section } from "./layout";
 import { Panel, type PanelRun } from "./panel";
 import type { Mark } from "./plot";
 import type { Sheet } from "./sheets";
-import { useSheet, type Axis } from "./use-sheet";
+import { useSheet } from "./use-sheet";
 import styles from "./panels.module.css";
 
 interface PanelsProps {

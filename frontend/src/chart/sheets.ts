@@ -4,6 +4,7 @@
  */
 import { ApiError, bytes } from "../api/client";
 import { extended, unpack, type Curve } from "../api/curves";
+import type { Axis, Zoom } from "../state/address";
 
 export interface Look {
   project: string;
@@ -22,6 +23,27 @@ const LIVE_MS = 300;
 
 export function keyOf(look: Look): string {
   return JSON.stringify(look);
+}
+
+/** Return the look at curves of an axis. */
+export function lookOf(project: string, { x, logX, smooth }: Axis, zoom: Zoom | null, points = 320): Look {
+  return { project, x, low: zoom?.low ?? null, high: zoom?.high ?? null, points, logx: logX, branches: true, smooth };
+}
+
+let ahead: Sheet | null | undefined;
+
+/** Ask for curves beside the script that draws them, not behind it: once, since later the script is there. */
+export function askForCurves(look: Look, run: string, metrics: readonly string[]): void {
+  if (ahead !== undefined) return;
+  ahead = new Sheet(look);
+  for (const metric of metrics) ahead.need([run], metric);
+}
+
+/** Return the sheet of a look: that of which curves were asked for ahead, or a new one. */
+export function sheetOf(look: Look): Sheet {
+  const found = ahead && keyOf(ahead.look) === keyOf(look) ? ahead : new Sheet(look);
+  ahead = null;
+  return found;
 }
 
 function pairOf(run: string, metric: string): string {

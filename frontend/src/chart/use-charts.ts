@@ -1,10 +1,9 @@
 /** What an axis bar and its panels share: the part of the address that says what is drawn, and the layout. */
 import { useMemo } from "react";
-import { parseZoom, showZoom, type Zoom } from "../state/address";
+import { axisOf, parseZoom, showZoom, type Zoom } from "../state/address";
 import { useKept } from "../state/local";
 import { useShared } from "../state/site";
 import { layoutOf, type Layout } from "./layout";
-import type { Axis } from "./use-sheet";
 
 /** The part of an address that says how curves are drawn. */
 interface ChartSearch {
@@ -26,7 +25,8 @@ export function useLayout(): [Layout, (layout: Layout) => void] {
 /** Return the props of an axis bar and of its panels. */
 export function useCharts(search: ChartSearch, onChange: Change, [layout, onLayout]: [Layout, (layout: Layout) => void], metrics: readonly string[]) {
   const zoom = useMemo(() => parseZoom(search.z), [search.z]);
-  const axis = useMemo<Axis>(() => ({ x: search.x ?? "", logX: search.logx ?? false, smooth: search.smooth ?? 0 }), [search.x, search.logx, search.smooth]);
+  const { x, logx, smooth } = search;
+  const axis = useMemo(() => axisOf({ x, logx, smooth }), [x, logx, smooth]);
   const onZoom = (fresh: Zoom | null) => onChange({ z: showZoom(fresh) });
   const shared = { axis, zoom, metrics, filter: search.p ?? "", onZoom };
   return {

@@ -1,33 +1,16 @@
 /** Curves of a look at the charts, kept up to date while they are on the page. */
 import { useEffect, useMemo, useSyncExternalStore } from "react";
-import type { Zoom } from "../state/address";
+import type { Axis, Zoom } from "../state/address";
 import { useLive, useShared } from "../state/site";
-import { keyOf, Sheet, type Look } from "./sheets";
-
-export interface Axis {
-  /** "" for the step; "time", "elapsed", "epoch" or a metric. */
-  x: string;
-  logX: boolean;
-  /** The weight of what came before in the moving average of all points. */
-  smooth: number;
-}
+import { keyOf, lookOf, sheetOf, type Sheet } from "./sheets";
 
 /** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
-export function useSheet(axis: Axis, zoom: Zoom | null, points = 320): Sheet {
+export function useSheet(axis: Axis, zoom: Zoom | null, points?: number): Sheet {
   const { project } = useShared();
-  const look: Look = {
-    project,
-    x: axis.x,
-    low: zoom?.low ?? null,
-    high: zoom?.high ?? null,
-    points,
-    logx: axis.logX,
-    branches: true,
-    smooth: axis.smooth,
-  };
+  const look = lookOf(project, axis, zoom, points);
   const key = keyOf(look);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
-  const sheet = useMemo(() => new Sheet(look), [key]);
+  const sheet = useMemo(() => sheetOf(look), [key]);
   useEffect(() => {
     sheet.open();
     return () => sheet.close();

@@ -40,6 +40,19 @@ export interface Zoom {
   high: number;
 }
 
+export interface Axis {
+  /** "" for the step; "time", "elapsed", "epoch" or a metric. */
+  x: string;
+  logX: boolean;
+  /** The weight of what came before in the moving average of all points. */
+  smooth: number;
+}
+
+/** Return the x axis of curves that an address names. */
+export function axisOf({ x, logx, smooth }: { x?: string | undefined; logx?: boolean | undefined; smooth?: number | undefined }): Axis {
+  return { x: x ?? "", logX: logx ?? false, smooth: smooth ?? 0 };
+}
+
 /** What the workspace shows. Every part is optional in the address. */
 export interface WorkspaceSearch {
   project?: string;

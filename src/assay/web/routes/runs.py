@@ -209,8 +209,10 @@ def curves(
         )
     rows = home.catalog.rows(ids)
     etag = _etag(home, rows, str(request.url.query))
+    # The same for an answer that has not changed: its headers replace those that a browser keeps.
+    headers = {"etag": etag, "cache-control": "private, no-cache"}
     if request.headers.get("if-none-match") == etag:
-        return Response(status_code=304, headers={"etag": etag})
+        return Response(status_code=304, headers=headers)
     view = CurveView(
         x=x, low=low, high=high, points=points, log=log, branches=branches, smooth=smooth
     )
@@ -227,7 +229,6 @@ def curves(
         part = view if begin == low else replace(view, low=begin)
         found += draw(series, metric, part, widths=widths)
     facts = {"missing": [each for each in ids if each not in rows], "revisions": revisions}
-    headers = {"etag": etag, "cache-control": "private, no-cache"}
     return Response(pack(found, facts), media_type="application/octet-stream", headers=headers)
 
 
