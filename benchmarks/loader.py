@@ -18,6 +18,7 @@ from itertools import islice
 from time import perf_counter, process_time
 from typing import Any
 
+import numpy as np
 import torch
 from figures import Figure, machine, options, show
 from torch.utils.data import DataLoader
@@ -65,6 +66,19 @@ class TinyAtOnce(Tiny):
 
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [self.rows[i] for i in indices]
+
+
+class TinyDrawn(Tiny):
+    """The same, with a number drawn from one global generator or from all of them."""
+
+    def __init__(self, size: int, *draws: Callable[[], object]) -> None:
+        super().__init__(size)
+        self.draws = draws
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        for draw in self.draws:
+            draw()
+        return self.rows[i]
 
 
 def forever(one_epoch: Callable[[int], Iterator[Any]]) -> Iterator[Any]:
@@ -134,9 +148,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
     del images
     tiny, at_once = Tiny(8192), TinyAtOnce(8192)
+    draws = (random.random, np.random.random_sample, draw_of_torch)
     count = 16 if given.quick else 128
     sides = (
         ("sample", tiny, "sample", "a_sample_us", BATCH, 9.0),
+        ("random", TinyDrawn(8192, random.random), "sample", "a_sample_us", BATCH, 9.0),
+        ("three", TinyDrawn(8192, *draws), "sample", "a_sample_us", BATCH, 9.0),
         ("batch", at_once, "batch", "a_batch_us", 1, 25.0),
         ("none", tiny, "none", "a_batch_us", 1, 20.0),
     )
@@ -151,9 +168,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 at_most=most,
             ),
         ]
+        if name == "sample":  # of the best rounds, as the difference is
+            figures.append(Figure(name="loader.tiny.sample.ratio", value=other / one, at_most=1.2))
     figures.append(Figure(name="loader.seek_ms", value=seek_ms(rounds), unit="ms", at_most=10.0))
     show("loader", figures, machine(), as_json=given.as_json)
     return 0
+
+
+def draw_of_torch() -> torch.Tensor:
+    return torch.rand(1)
 
 
 def seek_ms(rounds: int) -> float:

@@ -249,7 +249,8 @@ class LentGenerators:
         self._gauss = _waiting_gauss(self._outer)
         self._inner = _SPARE.pop() if _SPARE else np.random.MT19937(0)
         mtrand.set_bit_generator(self._inner)
-        self._numpy = _words(self._inner)
+        self._words = _words_of(self._inner)
+        self._numpy = self._words.raw
         return self
 
     def find_drawn(self) -> set[str]:
@@ -257,8 +258,7 @@ class LentGenerators:
         names = set()
         if _bytes_of(torch.default_generator.get_state()) != _bytes_of(self._torch):
             names.add("torch")
-        inner = mtrand.get_bit_generator()
-        if inner is not self._inner or _words(inner) != self._numpy:
+        if mtrand.get_bit_generator() is not self._inner or self._words.raw != self._numpy:
             names.add("numpy")
         if _python_state() != self._python:
             names.add("random")
@@ -289,14 +289,16 @@ _SPARE: list[np.random.MT19937] = []
 
 _TWISTER = struct.Struct("625I")
 """A Mersenne twister: 624 words, and the place among them, which `random` has in front."""
+_Words = ctypes.c_char * _TWISTER.size
 
 
 def _bytes_of(state: torch.Tensor) -> bytes:
     return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
-def _words(generator: np.random.MT19937) -> bytes:
-    return ctypes.string_at(generator.ctypes.state_address, _TWISTER.size)
+def _words_of(generator: np.random.MT19937) -> ctypes.Array[ctypes.c_char]:
+    """Return the words of a generator where they lie in memory, which is that of the generator."""
+    return _Words.from_address(generator.ctypes.state_address)
 
 
 def _waiting_gauss(generator: Any) -> float | None:
@@ -304,16 +306,17 @@ def _waiting_gauss(generator: Any) -> float | None:
     if not isinstance(generator, np.random.MT19937):
         state: Any = np.random.get_state(legacy=False)
         return state["gauss"] if state["has_gauss"] else None
-    words = _words(generator)
+    words = _words_of(generator)
+    before = words.raw
     number = np.random.standard_normal()
-    if _words(generator) == words:
+    if words.raw == before:
         return number
-    ctypes.memmove(generator.ctypes.state_address, words, len(words))
+    words.raw = before
     return None
 
 
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
-_WORDS = (ctypes.c_char * _TWISTER.size).from_address(id(_PYTHON) + object.__basicsize__)
+_WORDS = _Words.from_address(id(_PYTHON) + object.__basicsize__)
 
 
 def _tuple_of(words: bytes) -> tuple[int, ...]:
