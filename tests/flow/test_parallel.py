@@ -358,9 +358,8 @@ def test_processes_whose_parent_was_killed_stop_by_themselves_and_are_saved(
 
     running.kill()
     running.communicate()
-    psutil.wait_procs(workers, timeout=100)
 
-    assert not psutil.wait_procs(workers, timeout=60)[1]  # a spare of the tests ends a moment later
+    assert not psutil.wait_procs(workers, timeout=100)[1]
     assert run_file.read(only_run(toy)).status == "stopped"
 
 

@@ -248,7 +248,8 @@ def test_what_a_rank_sends_is_counted_from_the_collectives_of_its_step(assay, ne
     )
 
     gradients = 4 * report["trained"]
-    sent = round(gradients * 2 * 3 / 4)
+    presence = 4 * 6  # of each of six tensors, whether the rank has a gradient
+    sent = round((gradients + presence) * 2 * 3 / 4)
     assert report["traffic"] == [
         {"axis": "data", "collectives": 1, "sent_bytes": sent, "seconds": sent / 1000}
     ]
