@@ -681,6 +681,7 @@ def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) ->
     sys.path[:after] = [*([] if is_safe else [own]), *map(os.path.abspath, path_in(variables))]
     if first == "-m":
         sys.argv = others
+        sys.modules.pop(others[0], None)  # runpy warns of one that is there
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         sys.argv = ["-c", *others[1:]]

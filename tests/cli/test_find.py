@@ -95,7 +95,7 @@ def test_a_checkpoint_is_restored_beside_the_code(
     assert Path("again/checkpoints/step-000000100/manifest.json").exists()
     assert Path("again/.assay").is_dir(), "it is a project of its own: what runs there stays there"
     none = assay("restore", "first@7", "--to", "other")
-    assert none.code == 1 and "it has 100" in none.err
+    assert none.code == 2 and "it has 100" in none.err
     assert not Path("other").exists()
 
 
