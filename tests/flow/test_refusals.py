@@ -171,8 +171,8 @@ engine/parallel/nodes.py: check_shared nodes_of*3
 engine/parallel/process_group.py: device_of_rank world
 
 [ranks]
-engine/optim/gradients.py: Gradients._all_reduce_
-engine/parallel/distributed_group.py: DistributedGroup._agree_on_kind
+engine/parallel/distributed_group.py: DistributedGroup._find_kind
+engine/parallel/gradient_buckets.py: GradientBuckets._note GradientBuckets._send
 engine/parallel/tensor_parallel.py: GradientAgreement.check
 engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_
 
