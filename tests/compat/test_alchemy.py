@@ -299,6 +299,21 @@ class Sample2Encoding:
 """
 
 
+NOTES = """
+import json
+
+from assay.engine import on
+
+
+class NoteBatches:
+    @on("backward_begin")
+    def note(self, state):
+        features, labels = state.batch
+        with open("batches.jsonl", "a") as file:
+            file.write(json.dumps([*zip(features.tolist(), labels.tolist())]) + "\\n")
+"""
+
+
 @pytest.mark.thorough
 @pytest.mark.row("S-A2", "A64", "A69")
 def test_the_data_pipeline_of_the_text_makes_batches_of_eight_for_any_number_of_workers(
@@ -311,19 +326,23 @@ def test_the_data_pipeline_of_the_text_makes_batches_of_eight_for_any_number_of_
     docs = [{"text": "abcdefgh"[: 1 + i % 7] * 3, "label": i % 2} for i in range(44)]
     lines = "".join(json.dumps(doc) + "\n" for doc in docs)
     (project / "data" / "train.jsonl").write_text(lines, encoding="utf-8")
+    (project / "src" / "notes.py").write_text(NOTES, encoding="utf-8")
     config = TRAINING.format(features=26, epochs=1) + f"[task.datasets.train]\n{executed('S-A2')}"
-    (project / "cfg.toml").write_text(config, encoding="utf-8")
+    plugins = 'plugins = [{ type = "notes.NoteBatches" }]\n'
+    (project / "cfg.toml").write_text(plugins + config, encoding="utf-8")
 
-    python("-m", "assay", "run", "cfg.toml", "--tag", "0", "--device", "cpu")
-    python(
-        "-m", "assay", "run", "cfg.toml", "--tag", "3", "data.train.workers=3", "--device", "cpu"
-    )
+    letters = [[float(doc["text"][:20].count(chr(97 + i))) for i in range(26)] for doc in docs]
+    expected = [[counts, doc["label"]] for counts, doc in zip(letters, docs, strict=True)]
+    # Each of three workers makes batches of its own share.
+    for workers, sizes in (("0", [8, 8, 8, 8, 8, 4]), ("3", [8, 8, 8, 7, 7, 6])):
+        python("-m", "assay", "run", "cfg.toml", "--device", "cpu", f"data.train.workers={workers}")
+        noted = project / "batches.jsonl"
+        batches = [json.loads(line) for line in noted.read_text().splitlines()]
+        noted.unlink()
 
-    steps = {
-        view.tag: read_series(view.folder.metrics)["train/loss"].steps.tolist()
-        for view in records(project)
-    }
-    assert steps == {"0": list(range(1, 7)), "3": list(range(1, 7))}  # 44 documents, 8 in a batch
+        assert sorted(map(len, batches), reverse=True) == sizes
+        found = [sample for batch in batches for sample in batch]
+        assert sorted(found) == sorted(expected) and found != expected  # each once, shuffled
 
 
 GO = """
