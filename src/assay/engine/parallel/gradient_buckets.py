@@ -14,14 +14,15 @@ from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.parallel.peer_errors import peer_errors
 
 MAX_FLYING = 2
-"""Buckets on their way at once: each is a copy of its gradients."""
+"""Buckets on their way at once after the backward pass: each is a copy of its gradients."""
 
 
 class GradientBuckets:
     """Sums of gradients over ranks, bucket by bucket, in the same order on each rank.
 
     After `open` a bucket is sent once the backward pass has made all its gradients, and those
-    before it are sent. `finish` sends the rest, with zeros where this rank has no gradient. A
+    before it are sent. `finish` sends the rest, with zeros where this rank has no gradient, and
+    puts the sums in place: until then a gradient is that of this rank alone. A
     parameter may get its gradient in pieces, as from a reentrant checkpoint: the first window, in
     which nothing is sent early, shows it, and then nothing ever is.
     """
@@ -58,6 +59,8 @@ class GradientBuckets:
         self._is_known |= self._is_open
         self._is_open = False
         while self._sent < len(self.buckets):
+            if len(self._flying) >= MAX_FLYING:
+                self._land()
             self._send()
         while self._flying:
             self._land()
@@ -101,8 +104,6 @@ class GradientBuckets:
                     "Sparse gradients are not shared between processes.",
                     fix="Use dense embeddings.",
                 )
-        if len(self._flying) == MAX_FLYING:
-            self._land()
         with torch.no_grad(), peer_errors():
             parts = [_own_grad(parameter).reshape(-1) for parameter in bucket]
             if self._sent == len(self.buckets):

@@ -413,6 +413,8 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
         kind, count = _traits(func)
         if kind is None or self.is_paused:
             return out
+        if func.namespace == "c10d":
+            _wait_for_others(out)
         phase: Phase = "forward"
         if self.is_updating:
             phase, self._module = "optimizer", ""
@@ -435,6 +437,13 @@ class Operations(DispatchMode):  # type: ignore[no-untyped-call]
         for tensor in found[:count]:
             self._see(phase, self._module, name, tensor, kind, arguments)
         return out
+
+
+def _wait_for_others(out: Any) -> None:
+    """Wait for what a collective writes: it is made in the background."""
+    for part in out if isinstance(out, tuple) else (out,):
+        if isinstance(part, torch.ScriptObject):  # c10d.Work
+            part.wait()  # type: ignore[attr-defined]
 
 
 def _is_ours() -> bool:
