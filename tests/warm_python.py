@@ -33,6 +33,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import cycle, product
@@ -681,7 +682,8 @@ def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) ->
     sys.path[:after] = [*([] if is_safe else [own]), *map(os.path.abspath, path_in(variables))]
     if first == "-m":
         sys.argv = others
-        sys.modules.pop(others[0], None)  # runpy warns of one that is there
+        # What was loaded before the fork may hold objects of this module: it stays.
+        warnings.filterwarnings("ignore", ".* found in sys.modules after import of package")
         runpy.run_module(others[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
         sys.argv = ["-c", *others[1:]]
