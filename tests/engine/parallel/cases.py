@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
+from assay.compat.framework.training import train_epoch
 from assay.core.errors import AssayError
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
@@ -668,6 +669,22 @@ def in_pieces(rank: int, ranks: int) -> Any:
     return early(rank, ranks, model=Twice())
 
 
+def older_epoch(rank: int, ranks: int) -> Any:
+    """Train an epoch by the function of an older text, each rank on its share of each batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 2), nn.Identity()).double()
+    model.append(nn.Linear(2, 2).double().requires_grad_(False))
+    inputs, targets = points(24).tensors
+    mine = slice(rank, None, ranks) if dist.is_initialized() else slice(None)
+    batches = [(inputs[i : i + 6][mine], targets[i : i + 6][mine]) for i in range(0, 24, 6)]
+    train_epoch(
+        *(1, batches, model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)),
+        *("cpu", 0.1),
+        distributed=dist.is_initialized(),
+    )
+    return [value for each in model.parameters() for value in each.flatten().tolist()]
+
+
 def reading(rank: int, ranks: int) -> Any:
     """Count what is read from tensors in each step after the first two."""
     reads: list[str] = []
@@ -950,6 +967,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
         talking,
         early,
         in_pieces,
+        older_epoch,
         stopped,
         bounded,
         ended,

@@ -116,6 +116,16 @@ def test_gradients_are_sent_while_the_backward_pass_makes_others_unless_they_com
 
 
 @pytest.mark.slow
+def test_the_epoch_of_an_older_text_averages_the_gradients_of_all_ranks(
+    several: tuple[int, Results],
+) -> None:
+    ranks, results = several
+
+    for found in results["older_epoch"]:
+        close(found, alone("older_epoch", ranks))
+
+
+@pytest.mark.slow
 def test_a_step_whose_numbers_are_read_later_reads_only_what_the_host_agreed_on(
     several: tuple[int, Results],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,15 +65,15 @@ def train_epoch(
     writer has `add_scalar`. Each may be None.
     """
     model.train()
-    ranks = _ranks(model) if distributed else None
+    average = _averaging(model) if distributed else None
     total, count = 0.0, 0
     for i, (inputs, targets) in enumerate(data_loader):
         targets = targets.to(device, non_blocking=True)
         loss = criterion(model(inputs.to(device, non_blocking=True)), targets)
         optimizer.zero_grad()
         loss.backward()
-        if ranks is not None:
-            _average(model, ranks)
+        if average is not None:
+            average()
         optimizer.step()
         total, count = total + loss.item() * len(targets), count + len(targets)
         if batch_logger is not None:
@@ -87,15 +88,18 @@ def train_epoch(
     return mean
 
 
-def _ranks(model: Any) -> Any:
-    """Return the group of all ranks, or None for a model that averages its gradients itself."""
+def _averaging(model: Any) -> Callable[[], None] | None:
+    """Return what averages the gradients over all ranks; None for a model that does so itself."""
     if hasattr(model, "no_sync"):
         return None
-    return import_target("assay.engine.parallel.distributed_group.DistributedGroup")()
+    ranks = import_target("assay.engine.parallel.distributed_group.DistributedGroup")()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    buckets = ranks.gradient_buckets(trained)
 
+    def average() -> None:
+        buckets.finish()
+        for parameter in trained:
+            if parameter.grad is not None:
+                parameter.grad.div_(ranks.size)
 
-def _average(model: Any, ranks: Any) -> None:
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    ranks.all_reduce_(gradients)
-    for gradient in gradients:
-        gradient.div_(ranks.size)
+    return average

@@ -49,7 +49,7 @@ class StepResults:
         self.is_deferring = self.deferred is not None and backward.defer(self.deferred.flag)
         if self.deferred is not None and not self.is_deferring:
             if self.parts.ranks.is_distributed:
-                self.deferred = None
+                self.deferred = None  # shards and stages read each step, which is documented
             else:
                 self._warn_waits()
         self._says_empty = not backward.num_empty

@@ -90,9 +90,6 @@ class DataParallelGroup:
         """Return the GradientBuckets of parameters; None for a lone process."""
         return None
 
-    def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
-        """Sum tensors over all ranks in place; each rank gives as many, of the same shapes."""
-
     def all_reduce_tied_(self, parameters: Sequence[Tensor]) -> None:
         """Sum the gradients of weights that several pipeline stages use."""
 

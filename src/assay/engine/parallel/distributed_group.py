@@ -96,17 +96,6 @@ class DistributedGroup(DataParallelGroup):
         kind: str = known[0]
         return kind
 
-    def all_reduce_(self, tensors: Iterable[Tensor]) -> None:
-        for bucket in _buckets(
-            (local_tensor(tensor.detach()) for tensor in tensors), self.bucket_bytes
-        ):
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            self._reduce(flat, self.group)
-            for tensor, part in zip(
-                bucket, torch.split(flat, [tensor.numel() for tensor in bucket]), strict=True
-            ):
-                tensor.copy_(part.view_as(tensor))
-
     def broadcast_(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite tensors with those of rank 0; a sparse one has as many entries on each rank."""
         dense = (part for tensor in tensors for part in components(local_tensor(tensor)))
@@ -175,7 +164,7 @@ class DistributedGroup(DataParallelGroup):
         with peer_errors():
             dist.barrier(group=self._world)
 
-    def aspeer_error(self, error: BaseException) -> PeerError | None:
+    def as_peer_error(self, error: BaseException) -> PeerError | None:
         is_lost = isinstance(error, dist.DistError) or (
             type(error) is RuntimeError and _LOST.search(str(error))
         )

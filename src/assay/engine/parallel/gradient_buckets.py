@@ -22,9 +22,10 @@ class GradientBuckets:
 
     After `open` a bucket is sent once the backward pass has made all its gradients, and those
     before it are sent. `finish` sends the rest, with zeros where this rank has no gradient, and
-    puts the sums in place: until then a gradient is that of this rank alone. A
-    parameter may get its gradient in pieces, as from a reentrant checkpoint: the first window, in
-    which nothing is sent early, shows it, and then nothing ever is.
+    puts the sums in place: until then a gradient is that of this rank alone.
+
+    A parameter may get its gradient in pieces, as from a reentrant checkpoint: the first window,
+    in which nothing is sent early, shows it, and then nothing ever is.
     """
 
     def __init__(self, buckets: Sequence[Sequence[Tensor]], group: Any) -> None:
