@@ -10,7 +10,7 @@ import click
 
 from assay.cli.terminal import echo, show_progress
 from assay.core.errors import AssayError, InputError, did_you_mean
-from assay.core.formatting import count
+from assay.core.formatting import count, name_some
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elide, visible
 from assay.store.known_projects import remember
@@ -118,11 +118,10 @@ def _line(run: ForeignRun) -> str:
 
 def _sum_up(done: int, known: list[ForeignSource], *, dry_run: bool) -> None:
     if known:
-        names = ", ".join(elide(visible(run.name), _TAG_CHARACTERS) for run in known[:3])
-        more = ", ..." if len(known) > 3 else ""
+        names = name_some([elide(visible(run.name), _TAG_CHARACTERS) for run in known])
         echo(
             f"skipped: {count(len(known), 'run')} that {'is' if len(known) == 1 else 'are'} here"
-            f" already: {names}{more}"
+            f" already: {names}"
         )
     if dry_run:
         echo(f"{count(done, 'run')} would be imported; nothing was written.")

@@ -22,6 +22,7 @@ from assay.config.settings import Settings
 from assay.config.tree import Table, dotted, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
+from assay.core.formatting import name_some
 from assay.formats.project import records_around
 from assay.formats.run_file import FILE_NAME as RUN_FILE
 from assay.formats.run_file import Attempt
@@ -49,12 +50,10 @@ class Foreign:
 
     def lines(self) -> list[str]:
         """Return what a person should know before they say yes."""
-        more = len(self.calls) - _SHOWN
-        shown = ", ".join(self.calls[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
         return [
             f"The run {self.run} was not made here. {self.made}",
             f"To {self.use} it runs on this machine, as you:",
-            f"  calls  {shown or 'nothing but classes of torch and assay'}",
+            f"  calls  {name_some(self.calls, _SHOWN) or 'nothing but classes of torch and assay'}",
             f"  code   {self.code}",
         ]
 

@@ -38,6 +38,7 @@ from assay.config.user_modules import (
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean, suggestion
+from assay.core.formatting import name_some
 
 
 def target_problems(
@@ -202,9 +203,8 @@ def _inside(found: TargetLocation, leaf: Leaf, target: str, path: KeyPath) -> It
     elif rest[0] not in names:
         where = module.path if module is not None else found.folder
         public = sorted(name for name in names if not name.startswith("_"))
-        listed = f"it has: {', '.join(public[:8])}" if public else ""
-        more = ", ..." if len(public) > 8 else ""
-        fix = did_you_mean(rest[0], names) or f"{listed}{more}"
+        listed = f"it has: {name_some(public, 8)}" if public else ""
+        fix = did_you_mean(rest[0], names) or listed
         yield problem_at("unknown-target", f"{where} has no `{rest[0]}`", leaf, path, fix)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from assay.core.facts import COSTS, Evaluated
+from assay.core.formatting import name_some
 from assay.formats.trace_file import PHASES, Phase
 from assay.formats.verdict import Difference
 from assay.query.run import RunView
@@ -131,9 +132,7 @@ def format_comparisons(compared: tuple[Comparison, ...]) -> list[str]:
 
 
 def _name_differences(differences: tuple[str, ...]) -> str:
-    named = ", ".join(differences[:_NAMED])
-    more = f" and {len(differences) - _NAMED} more" if len(differences) > _NAMED else ""
-    return f"differs: {named}{more}" if differences else ""
+    return f"differs: {name_some(differences, _NAMED)}" if differences else ""
 
 
 _PHASE_OF: Mapping[str, Phase] = {

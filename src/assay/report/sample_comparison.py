@@ -155,8 +155,9 @@ def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection])
         ids = selection.ids()
         shared = [run_id for run_id in ids if run_id in seen]
         if shared:
-            more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
-            what = f"The run {shared[0]}{more} is both in `{seen[shared[0]]}` and in `{where}`."
+            what = (
+                f"The run {name_some(shared, 1)} is both in `{seen[shared[0]]}` and in `{where}`."
+            )
             raise InputError(what, fix="narrow one of them with `and ...`")
         seen |= dict.fromkeys(ids, where)
 

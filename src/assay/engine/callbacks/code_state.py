@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from assay.core.code_places import is_of_user
 from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
+from assay.core.formatting import name_some
 from assay.core.ports import NullRecorder
 from assay.engine.callbacks.evaluate import Evaluate
 from assay.engine.checkpoint.hidden_state import (
@@ -312,8 +313,7 @@ def describe_hidden(hidden: list[Hidden], *, is_whole: bool) -> str:
     for is_harmful, name in ((True, "not kept"), (False, "unknown")):
         paths = [each.path for each in hidden if each.is_harmful == is_harmful]
         if paths:
-            more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-            parts.append(f"{name}: {', '.join(paths[:MOST_NAMED])}{more}")
+            parts.append(f"{name}: {name_some(paths, MOST_NAMED)}")
     if not is_whole:
         parts.append("unknown: the rest of many objects, which were not all looked at")
     return "; ".join(parts) or NOTHING

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError
+from assay.core.formatting import name_some
 from assay.engine.checkpoint.folder import load, separate
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state
 from assay.engine.checkpoint.tensor_file import (
@@ -66,7 +67,9 @@ class Report:
             "not used": self.unexpected,
         }
         return (
-            "; ".join(f"{kind}: {_some(names)}" for kind, names in kinds.items() if names)
+            "; ".join(
+                f"{kind}: {name_some(names, _SHOWN)}" for kind, names in kinds.items() if names
+            )
             or "everything fits"
         )
 
@@ -429,8 +432,3 @@ def _unwrapping(state: Mapping[str, Any], model: nn.Module) -> dict[str, str]:
 
 def _shape(value: Any) -> Any:
     return tuple(value.shape) if isinstance(value, Tensor) else None
-
-
-def _some(names: tuple[str, ...]) -> str:
-    rest = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

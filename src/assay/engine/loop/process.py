@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
+from assay.core.formatting import name_some
 from assay.engine.data.batches import size_of
 from assay.engine.data.instance import Part, describe_parts, has_parts, names_in, part_of
 from assay.engine.loop.state import State
@@ -391,5 +392,4 @@ def _bad_gradients(model: nn.Module) -> str:
         for name, grad in grads.items()
         if grad is not None and not entries(local_tensor(grad)).isfinite().all()
     ]
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return f"gradients that are not finite: {', '.join(bad[:3])}{more}" if bad else ""
+    return f"gradients that are not finite: {name_some(bad)}" if bad else ""

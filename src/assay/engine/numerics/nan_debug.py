@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from assay.core.errors import AssayError
+from assay.core.formatting import name_some
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import entries, is_sparse
 from assay.engine.numerics.structures import TensorPath, tensors_by_path, tensors_in
@@ -199,6 +200,5 @@ def _in_samples(tensor: Tensor, samples: Sequence[int]) -> str:
     found = (
         (~tensor.detach().isfinite()).reshape(len(samples), -1).any(1).nonzero().flatten().tolist()
     )
-    names = ", ".join(str(samples[row]) for row in found[:_SHOWN])
-    more = f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else ""
-    return f", in sample{'s' if found[1:] else ''} {names}{more} of data.train"
+    names = name_some([str(samples[row]) for row in found], _SHOWN)
+    return f", in sample{'s' if found[1:] else ''} {names} of data.train"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, choose, nearest
+from assay.core.formatting import name_some
 from assay.engine.data.instance import Part, names_in, part_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import tensors_in
@@ -479,8 +480,7 @@ def samples_line(rows: Sequence[int], samples: Sequence[int]) -> str:
     """Name samples by their index in the data set if known, else by their place in the batch."""
     known = [samples[row] for row in rows if row < len(samples)]
     names, of = (known, "data.train") if len(known) == len(rows) else (list(rows), "the batch")
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"sample{'s' if names[1:] else ''} {', '.join(map(str, names[:_SHOWN]))}{more} of {of}"
+    return f"sample{'s' if names[1:] else ''} {name_some([*map(str, names)], _SHOWN)} of {of}"
 
 
 def _name(dtype: torch.dtype) -> str:

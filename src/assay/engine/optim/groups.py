@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from assay.core.errors import ArgumentError, InputError, did_you_mean, nearest, suggestion
+from assay.core.formatting import name_some
 
 KINDS = ("norm", "bias", "embedding")
 
@@ -145,8 +146,7 @@ def describe_groups(optimizers: Mapping[str, Optimizer], model: nn.Module) -> li
 def _content(parameters: Sequence[nn.Parameter], names: Mapping[int, Sequence[str]]) -> str:
     known = [names[id(parameter)][0] for parameter in parameters if id(parameter) in names]
     size = sum(parameter.numel() for parameter in parameters)
-    more = f" and {len(known) - 3} more" if known[3:] else ""
-    return f"{size:,} parameters ({', '.join(known[:3])}{more})"
+    return f"{size:,} parameters ({name_some(known)})"
 
 
 def _is_number(value: Any) -> bool:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import parallel as styles
 
 from assay.core.errors import InputError, did_you_mean
 from assay.core.events import Event, Every, Handler
+from assay.core.formatting import name_some
 from assay.engine.numerics.dtensor import global_norm, is_along
 
 if TYPE_CHECKING:
@@ -105,8 +106,7 @@ def describe_tensor_plan(model: nn.Module) -> str:
         if is_along(parameter, "tensor")
     )
     shown = [name or "the model" for name in names]
-    more = f" and {len(shown) - 4} more" if len(shown) > 4 else ""
-    return f"tensor: each process has a part of {', '.join(shown[:4])}{more}"
+    return f"tensor: each process has a part of {name_some(shown, 4)}"
 
 
 def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
