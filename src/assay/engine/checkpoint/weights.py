@@ -66,12 +66,8 @@ class Report:
             "not loaded, of another shape there": self.mismatched,
             "not used": self.unexpected,
         }
-        return (
-            "; ".join(
-                f"{kind}: {name_some(names, _SHOWN)}" for kind, names in kinds.items() if names
-            )
-            or "everything fits"
-        )
+        found = [f"{kind}: {name_some(names, _SHOWN)}" for kind, names in kinds.items() if names]
+        return "; ".join(found) or "everything fits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
