@@ -178,6 +178,31 @@ def test_accuracy_counts_pixels_as_it_counts_samples() -> None:
     assert two.value() == 1.0
 
 
+@pytest.mark.parametrize("make", [Accuracy, lambda: Accuracy(top=2), Confusion, F1])
+def test_a_sample_whose_scores_are_nan_has_no_class(make: Any) -> None:
+    metric, other = make(), make()
+    scores = torch.eye(3)
+    metric.update({"pred": scores, "target": torch.arange(3)})
+    assert number_of(metric) == 1
+    broken = scores.clone()
+    broken[1, 2] = float("nan")
+    other.update({"pred": broken, "target": torch.tensor([0, -100, 2])})
+    assert number_of(other) == 1
+    other.update({"pred": broken, "target": torch.arange(3)})
+    metric.merge(other)
+    assert math.isnan(number_of(metric))
+    if isinstance(metric, Confusion):
+        assert metric.matrix().sum() == 7
+    metric.reset()
+    metric.update({"pred": scores, "target": torch.arange(3)})
+    assert number_of(metric) == 1
+
+
+def number_of(metric: Any) -> float:
+    value = metric.value()
+    return float(value[""] if isinstance(value, dict) else value)
+
+
 def test_accuracy_of_nothing_is_nan_and_reset_forgets() -> None:
     metric = Accuracy()
     assert math.isnan(metric.value())

@@ -23,6 +23,7 @@ class Accuracy:
     Reads `output["pred"]` of shape (batch, classes, ...) or, for `top` 1, class indices of the
     target's shape, and `output["target"]` of shape (batch, ...). A target of `ignore_index` is not
     counted; one that is no class, as what the criterion alone ignores, is an InputError of `value`.
+    A NaN among the scores of a sample makes the value NaN, as it does a mean loss.
     """
 
     def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
@@ -36,6 +37,7 @@ class Accuracy:
         self.right: Tensor | int = 0
         self.count: Tensor | int = 0
         self.outside: Tensor | int = 0
+        self.unscored: Tensor | int = 0
         self._classes: int | None = None
 
     def update(self, output: Any) -> None:
@@ -50,6 +52,8 @@ class Accuracy:
         kept = target != self.ignore_index
         is_outside = target < 0 if classes is None else (target < 0) | (target >= classes)
         self._classes = classes
+        if classes is not None:
+            self.unscored = self.unscored + (pred.isnan().any(dim=1) & kept).sum()
         self.right = self.right + (hits & kept).sum()
         self.count = self.count + kept.sum()
         self.outside = self.outside + (is_outside & kept).sum()
@@ -58,21 +62,22 @@ class Accuracy:
         self.right = self.right + other.right
         self.count = self.count + other.count
         self.outside = self.outside + other.outside
+        self.unscored = self.unscored + other.unscored
         self._classes = self._classes or other._classes
 
     def value(self) -> float:
         if outside := int(self.outside):
             raise _outside(f"{outside} targets", self._classes, self.ignore_index)
         count = int(self.count)
-        return int(self.right) / count if count else float("nan")
+        return int(self.right) / count if count and not int(self.unscored) else math.nan
 
 
 class Confusion:
     """Confusion matrix: `matrix()[true, predicted]` counts.
 
     `classes` is their number or their names; with scores it can be left out. Its value is the share
-    of the diagonal; each evaluation keeps the matrix as a table and as a picture. Reads what
-    `Accuracy` reads.
+    of the diagonal, NaN if a sample has a NaN among its scores; such samples are not in the matrix.
+    Each evaluation keeps the matrix as a table and as a picture. Reads what `Accuracy` reads.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class Confusion:
 
     def reset(self) -> None:
         self.classes: int | None = self._given
-        # Counts of all pairs, then of what is ignored, then of what is no class.
+        # Counts of all pairs, then of what is ignored, has no score, and is no class.
         self._counts: Tensor | None = None
 
     def update(self, output: Any, *, by: str = "Confusion") -> None:
@@ -103,15 +108,15 @@ class Confusion:
         self._settle(2 if is_binary else found)
         classes = self.classes or 0
         pairs = classes * classes
-        if found is not None:
-            pred = pred.argmax(dim=1)
-        pred = pred.long()
+        scores, pred = pred, (pred if found is None else pred.argmax(dim=1)).long()
         true = target.long()
         inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
-        where = torch.where(inside, true * classes + pred, pairs + 1)
+        where = torch.where(inside, true * classes + pred, pairs + 2)
+        if found is not None:
+            where = torch.where(scores.isnan().any(dim=1), pairs + 1, where)
         where = torch.where(target == self.ignore_index, pairs, where).flatten()
         if self._counts is None:
-            self._counts = torch.zeros(pairs + 2, dtype=torch.int64, device=where.device)
+            self._counts = torch.zeros(pairs + 3, dtype=torch.int64, device=where.device)
         self._counts.index_add_(0, where, torch.ones_like(where))
 
     def merge(self, other: Confusion) -> None:
@@ -131,7 +136,11 @@ class Confusion:
         counts = self._counts.cpu()
         if counts[-1]:
             raise _outside(f"{int(counts[-1])} targets or predictions", classes, self.ignore_index)
-        return counts[:-2].view(classes, classes)
+        return counts[:-3].view(classes, classes)
+
+    def has_unscored(self) -> bool:
+        """Whether a sample that counts had a NaN among its scores."""
+        return self._counts is not None and bool(self._counts[-2])
 
     def name(self, index: int) -> str:
         return self.names[index] if self.names is not None else str(index)
@@ -149,7 +158,7 @@ class Confusion:
         """Return the share of samples on the diagonal under "", and the matrix."""
         matrix = self.matrix()
         total = int(matrix.sum())
-        share = int(matrix.trace()) / total if total else math.nan
+        share = int(matrix.trace()) / total if total and not self.has_unscored() else math.nan
         names = [self.name(index) for index in range(len(matrix))]
         return {"": share, "matrix": Matrix(matrix, names)} if total else {"": share}
 
@@ -217,6 +226,8 @@ class Score(ABC):
         counted = torch.ones(len(matrix), dtype=torch.bool)
         counted[self.without] = False
         scores = torch.where(whole > 0, right / whole.clamp(min=0.5), 0.0)
+        if self.confusion.has_unscored():
+            scores, right = scores * math.nan, right * math.nan
         if self.average == "none":
             scores = torch.where(occurred, scores, torch.nan)
             classes = [i for i in range(len(scores)) if counted[i]]
