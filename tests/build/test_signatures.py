@@ -357,13 +357,30 @@ def test_positional_arguments_are_counted_typed_and_not_given_twice(
     assert problems[6].fix == "write `args = [...]` in [c]: it is taken by position only"
 
 
-def test_the_lines_of_a_module_that_fails_are_shown_once(write: Write, tree: Tree) -> None:
-    project = write(broken="raise ValueError('no')\n")
-    root = tree('[a]\ntype = "broken.A"\n[b]\ntype = "broken.A"\n')
+def test_a_module_that_fails_is_told_once_however_many_targets_lie_in_it(
+    write: Write, tree: Tree
+) -> None:
+    project = write(broken="raise ValueError('no')\n", other="raise ValueError('no')\n")
+    root = tree(
+        """
+        [a]
+        type = "broken.A"
+        [b]
+        type = "broken.B"
+        [c]
+        type = "broken.A"
+        [d]
+        type = "other.D"
+        """
+    )
 
-    first, second = check(root, project)
+    problems = check(root, project)
 
-    assert (first.kind, len(first.related), len(second.related)) == ("import-failed", 1, 0)
+    assert [(each.kind, each.key) for each in problems] == [
+        ("import-failed", "a.type"),
+        ("import-failed", "d.type"),
+    ]
+    assert [len(each.related) for each in problems] == [1, 1]
 
 
 def test_what_cannot_be_judged_is_not_and_nothing_crashes(write: Write, tree: Tree) -> None:

@@ -208,6 +208,8 @@ class _Check:
     strict: bool
     is_whole: bool
     resolved: dict[str, Any] = field(default_factory=dict)
+    failed_imports: set[str] = field(default_factory=set)
+    """What was told of modules that cannot be imported: once, however many targets lie in them."""
     defaults: list[Default] = field(default_factory=list)
     injected: list[Injected] = field(default_factory=list)
     typed: dict[KeyPath, tuple[Node, Node]] = field(default_factory=dict)
@@ -224,7 +226,9 @@ class _Check:
             return  # what is referred to cannot be known before it is built
         target = self.resolve(table.target)
         if isinstance(target, TargetError):
-            yield target.problem(place, dotted((*path, "type")))
+            if target.kind != "import-failed" or target.what not in self.failed_imports:
+                yield target.problem(place, dotted((*path, "type")))
+            self.failed_imports.add(target.what)
             return
         self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
         yield from self.check_call(path, table, target)
@@ -289,13 +293,12 @@ class _Check:
             yield from self.check_unfilled(path, table, target, signature, meant)
 
     def resolve(self, target: str) -> Any:
-        """Return the target, or report why not; frames of a failing module are shown once."""
+        """Return the target, or why there is none."""
         if target not in self.resolved:
             try:
                 self.resolved[target] = find(target, user_dirs=self.user_dirs, trusted=self.trusted)
             except TargetError as error:
-                self.resolved[target] = TargetError(error.kind, error.what, fix=error.fix)
-                return error
+                self.resolved[target] = error
         return self.resolved[target]
 
     def tell_unchecked(self, message: str, origin: Origin, path: KeyPath, fix: str = "") -> Problem:
