@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from assay.formats import frames, metrics_reader
+from assay.formats import frames, metrics_file, metrics_reader
 from assay.formats.frames import Damage
-from assay.formats.metrics_file import Chunk, Row, Rows
+from assay.formats.metrics_file import Chunk, KeySet, Row, Rows
+from assay.record.compaction import compact
 from assay.record.writer import MetricsWriter
 from assay.store import chunk_stream
 from assay.store.chunk_stream import read_windows
 from assay.store.vectors import FAST
 
 
-@pytest.fixture(params=[True, False], ids=["mapped", "written"])
+@pytest.fixture(params=["mapped", "written", "compacted"])
 def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Rows of two key sets in several extents, two attempts, and one that a long step makes wide."""
     path = tmp_path / "metrics.bin"
     for attempt in (1, 2):
-        writer = MetricsWriter(path, attempt, preallocate=request.param)
+        writer = MetricsWriter(path, attempt, preallocate=request.param == "mapped")
         writer.rewind(3_000 * (attempt - 1))
         for step in range(12_000):
             writer.log({"loss": step / 3, "lr": 0.1}, step)
@@ -29,6 +30,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
                 writer.log({"valid/loss": step / 7}, step)
         writer.log({"loss": 1.0}, 1 << 40)
         writer.close()
+    assert request.param != "compacted" or compact(path)
     return path
 
 
@@ -37,7 +39,16 @@ def read_flat(items: object) -> list[object]:
     flat: list[object] = []
     for item in items:  # type: ignore[attr-defined]
         match item:
-            case Rows() | Chunk():
+            case Chunk():
+                flat += zip(
+                    [(item.keys.id, item.branch)] * len(item.steps),
+                    item.steps,
+                    item.times_ns,
+                    *item.columns,
+                    [-1] * len(item.steps) if item.places is None else item.places,
+                    strict=True,
+                )
+            case Rows():
                 flat += zip(
                     [item.keys.id] * len(item.steps),
                     item.steps,
@@ -75,6 +86,42 @@ def test_damage_is_told_as_of_the_whole_file(path: Path, monkeypatch: pytest.Mon
 
         assert found == read_flat(metrics_reader.read_rows(bytes(flipped)))
         assert sum(isinstance(item, Damage) for item in found) <= 1
+
+
+def test_chunks_of_one_length_come_as_one(path: Path) -> None:
+    assert compact(path)
+    one_by_one = list(metrics_reader.read_rows(path.read_bytes()))
+    joined = list(metrics_reader.read_rows(path.read_bytes(), vectors=FAST))
+
+    assert len(joined) < len(one_by_one)
+    assert read_flat(joined) == read_flat(one_by_one)
+
+
+@pytest.mark.parametrize("wrong", ["rows", "time"])
+def test_a_chunk_that_says_what_cannot_be_costs_no_other_one(wrong: str) -> None:
+    keys = KeySet(0, ("loss",))
+    good = metrics_file.pack_chunk(Chunk(keys, 0, [1, 2], [0, 0], ([1.0, 2.0],)))
+    payload, rows = bytearray(good[frames.FRAME_HEAD_BYTES :]), 2
+    if wrong == "rows":
+        rows = 1_000
+    else:
+        payload[16:24] = (2**63 - 1).to_bytes(8, "little")
+        payload[48:56] = b"\1" * 8
+    bad = frames.pack(metrics_file.CHUNK, keys.id, rows, bytes(payload))
+    body = metrics_file.pack_keys(keys) + good + bad + good
+    head = frames.pack_extent(
+        metrics_file.FORM,
+        sequence=0,
+        attempt=0,
+        base_ns=0,
+        end=frames.FILE_HEAD_BYTES + frames.EXTENT_HEAD_BYTES + len(body),
+    )
+
+    found = list(
+        metrics_reader.read_rows(frames.file_head(metrics_file.FORM) + head + body, vectors=FAST)
+    )
+
+    assert [type(each) for each in found] == [Chunk, Damage, Chunk]
 
 
 @pytest.mark.parametrize("values", [1, 3, 13, 40])

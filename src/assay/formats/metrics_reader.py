@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from assay.formats import frames
-from assay.formats.frames import TICK_NS, CountIntact, Damage, Extent, Frame
+from assay.formats.frames import TICK_NS, CountIntact, Damage, Extent, Frame, FrameGroup
 from assay.formats.metrics_file import (
     CHUNK,
     CHUNK_HEAD,
@@ -39,6 +39,9 @@ _SHORT_WORDS = 128  # a row this short is cheap to look at where its key set is 
 
 Spread = Callable[[memoryview, int, int], Sequence[int]]
 """`base + factor * each` of many u32."""
+JoinChunks = Callable[[FrameGroup, KeySet], Chunk | None]
+"""The rows of CHUNK frames of one length as one chunk; None where they have to be read one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Vectors:
 
     spread: Spread
     count_intact: CountIntact | None = None
+    join_chunks: JoinChunks | None = None
 
 
 def read(
@@ -68,7 +72,7 @@ def read_rows(
 ) -> Iterator[Rows | Row | Rewind | Chunk | Damage]:
     """Yield what `read` yields, with like rows together. A row of a wide frame still comes alone.
 
-    With `vectors` columns of many rows are views of `data`, some with strides.
+    With `vectors` columns of many rows may be views of `data`, some with strides.
     """
     # The run was killed before the head was written, or logged nothing.
     if len(data) < frames.FILE_HEAD_BYTES:
@@ -91,6 +95,7 @@ class RowReader:
         known = None if sys.byteorder == "big" else vectors
         self._spread = None if known is None else known.spread
         self._count_intact = None if known is None else known.count_intact
+        self._join_chunks = None if known is None else known.join_chunks
         self._sets = _KeySets(b"")
         self.extent: Extent | None = None
 
@@ -118,9 +123,11 @@ class RowReader:
                 case Damage():
                     yield item
                     continue
-                case frames.FrameGroup() if item.tag <= MAX_SET_ID:
+                case FrameGroup() if item.tag <= MAX_SET_ID:
                     yield _rows(item, sets.find(item.tag), attempt, self._spread)
-                case frames.FrameGroup():
+                case FrameGroup() if (chunk := self._joined(item)) is not None:
+                    yield chunk
+                case FrameGroup():
                     before: Row | Rewind | Chunk | Damage | None = None
                     for frame in item:
                         row = _decode(frame, sets, attempt, self._spread)
@@ -130,12 +137,20 @@ class RowReader:
                         before = row
             self.offset = item.offset + len(item.data)
 
+    def _joined(self, group: FrameGroup) -> Chunk | None:
+        """Return the chunks of a group as one; None for other frames, and for unlike chunks."""
+        is_alone = len(group.data) == group.frame_bytes
+        if self._join_chunks is None or group.tag != CHUNK or is_alone:
+            return None
+        keys = self._sets.find(next(iter(group)).a)
+        return None if keys is None else self._join_chunks(group, keys)
 
-def frame_groups(data: bytes | memoryview) -> Iterator[frames.FrameGroup | Extent | Damage]:
+
+def frame_groups(data: bytes | memoryview) -> Iterator[FrameGroup | Extent | Damage]:
     """Yield like frames together, undecoded, with extents' heads and what is damaged."""
     sets = _KeySets(data)
     for item in frames.frame_groups(data, is_frame=sets.is_frame):
-        if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+        if isinstance(item, FrameGroup) and item.tag == KEYS:
             sets.define_all(item)
         yield item
 
@@ -157,7 +172,7 @@ def points_on_curve(data: bytes | memoryview) -> dict[str, int] | None:
     sets = _KeySets(data)
     counts: dict[str, int] = {}
     for item in frames.frame_groups(data, is_frame=sets.is_frame):
-        if not isinstance(item, frames.FrameGroup):
+        if not isinstance(item, FrameGroup):
             continue
         if item.tag == KEYS:
             sets.define_all(item)
@@ -190,7 +205,7 @@ def set_ids(data: bytes | memoryview) -> set[int]:
     """Return the ids of all key sets that a frame names, defined or not."""
     found: set[int] = set()
     for item in frame_groups(data):
-        if isinstance(item, frames.FrameGroup):
+        if isinstance(item, FrameGroup):
             if item.tag <= MAX_SET_ID:
                 found.add(item.tag)
             elif item.tag in (KEYS, WIDE, CHUNK):
@@ -218,7 +233,7 @@ class _KeySets:
             if self._later is None:
                 later = _KeySets(self._data)
                 for item in frames.frame_groups(self._data, is_frame=self.is_frame):
-                    if isinstance(item, frames.FrameGroup) and item.tag == KEYS:
+                    if isinstance(item, FrameGroup) and item.tag == KEYS:
                         later.define_all(item)
                 self._later = later._sets
             if set_id in self._later:
@@ -232,7 +247,7 @@ class _KeySets:
         known = self._sets.get(tag)
         return words <= _SHORT_WORDS if known is None else words == values_words(len(known.names))
 
-    def define_all(self, group: frames.FrameGroup) -> None:
+    def define_all(self, group: FrameGroup) -> None:
         """Take in KEYS frames that follow each other; one that makes no sense defines nothing."""
         for frame in group:
             with contextlib.suppress(*_MALFORMED):
@@ -260,10 +275,10 @@ class _KeySets:
 
 
 def _rows(
-    group: frames.FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None
+    group: FrameGroup, keys: KeySet | None, attempt: int, spread: Spread | None
 ) -> Rows | Damage:
     rest = -1 if keys is None else group.frame_bytes - 8 * values_words(len(keys.names))
-    if keys is None or rest < 0 or not _fits(group.base_ns, TICK_NS):
+    if keys is None or rest < 0 or not fits(group.base_ns, TICK_NS):
         # The checksums were right, so the writer was wrong: these are lost, the others are not.
         return Damage(group.offset, group.offset + len(group.data), torn=False)
     if spread is not None and len(group.data) > _FEW_ROWS * group.frame_bytes:
@@ -275,7 +290,7 @@ def _rows(
     return Rows(keys, steps, times_ns, tuple(columns), attempt)
 
 
-def _row_views(group: frames.FrameGroup, keys: KeySet, attempt: int, spread: Spread) -> Rows:
+def _row_views(group: FrameGroup, keys: KeySet, attempt: int, spread: Spread) -> Rows:
     """Return rows whose columns are views of the file with a stride of one frame."""
     words = group.frame_bytes // 8
     halves = group.data.cast("I")
@@ -316,7 +331,7 @@ def _find_keys(sets: _KeySets, set_id: int) -> KeySet:
     return keys
 
 
-def _fits(base: int, factor: int) -> bool:
+def fits(base: int, factor: int) -> bool:
     """Return whether `base` plus any u32 times `factor` is a 64-bit integer."""
     return -(1 << 63) <= base <= (1 << 63) - 1 - factor * MAX_STEP
 
@@ -375,7 +390,7 @@ def _integers(
     numbers: Sequence[int] = (
         offsets if offsets is not None else struct.unpack_from(f"<{rows}I", payload, offset)
     )
-    if not _fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
+    if not fits(first, factor) and first + factor * max(numbers) >= 1 << 63:
         raise _MalformedError
     if spread is not None and offsets is not None:
         return spread(offsets, first, factor), end

@@ -136,7 +136,7 @@ def _append(file: BufferedRandom, sequence: int, chunks: Sequence[Chunk]) -> boo
     file.write(head + body)
     file.flush()
     extent = frames.file_head(metrics_file.FORM) + os.pread(file.fileno(), end - begin, begin)
-    read = list(metrics_reader.read_rows(extent, vectors=FAST))
+    read = list(metrics_reader.read_rows(extent, vectors=replace(FAST, join_chunks=None)))
     return len(read) == len(chunks) and all(map(_is_same, chunks, read))
 
 

@@ -126,8 +126,8 @@ class Block:
         if not is_placed:
             self.unplaced = len(self.steps)
         for column, values in zip(self.columns, columns, strict=True):
-            if isinstance(values, memoryview):
-                column.frombytes(values.tobytes())  # many times as fast as number by number
+            if isinstance(values, memoryview):  # many times as fast as number by number
+                column.frombytes(values.cast("B") if values.c_contiguous else values.tobytes())
             else:
                 column.extend(values)
 
