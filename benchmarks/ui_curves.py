@@ -48,6 +48,8 @@ from assay.store.layout import Project
 RUNS = 100
 METRICS = tuple(f"train/metric_{i}" for i in range(10))
 LIVE_RUNS = 20
+NEW_S = 2.5
+"""Seconds in which the index takes a folder for one that may still change, and reads it again."""
 FRAMES = """
 async () => {
   const times = [];
@@ -109,6 +111,7 @@ def one_crowd(
         with server(project) as (link, process, _), session.page(WIDE) as page:
             opened(page, link)
             page.get_by_text(f"{RUNS} runs").wait_for()
+            time.sleep(NEW_S)
             address = f"{root_of(link)}/?sel=*&hide=runs"
             for name in (part, f"{part}_again"):
                 page.goto("about:blank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.query.curves import CurveReader, CurveView, draw
+from assay.record.writer import MetricsWriter
 from assay.store.layout import Project, RunFolder
-from assay.store.series import Series
+from assay.store.series import Series, read_series
 from run_folders import make_run
 
 SECOND = 10**9
@@ -141,3 +143,18 @@ def test_a_large_file_is_kept_until_it_changes(project: Project) -> None:
     assert reader.series(folder, None, is_open=False) is first
     folder.metrics.write_bytes(folder.metrics.read_bytes() + b"\0" * 8)
     assert reader.series(folder, None, is_open=False) is not first
+
+
+def test_metrics_that_are_logged_together_lie_at_the_same_places(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.bin", 1)
+    for step in range(900):
+        writer.log({"loss": 1.0, "lr": math.nan if step % 2 else 2.0}, step)
+    writer.close()
+    read = read_series(tmp_path / "metrics.bin")
+
+    loss, rate = draw({"r": read}, ["loss", "lr"], CurveView(points=20), widths={})
+
+    assert read["loss"].steps is read["lr"].steps
+    assert loss.xs is rate.xs and (loss.non_finite, rate.non_finite) == (0, 450)
+    assert loss.counts.sum() == 900 and rate.counts.sum() == 450
+    assert set(loss.means) == {1.0} and set(rate.means) == {2.0}

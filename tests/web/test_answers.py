@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from assay.query.curves import CurveView, draw
+from assay.record.writer import MetricsWriter
+from assay.store.series import read_series
 from assay.web import live
 from assay.web.access import Keys, Rules
 from assay.web.app import make_api
+from assay.web.curve_bytes import pack
 from assay.web.pages import Files
 from expression_corpus import texts_of
 from run_folders import id_of, make_project, make_run
@@ -125,3 +131,25 @@ def test_a_cell_spells_the_numbers_that_json_lacks_as_every_other_face_does(
     assert [group["key"] for group in groups] == [[1.0], ["inf"], ["nan"]]
     # The page reads means as numbers of JavaScript.
     assert [group["cells"][1]["mean"] for group in groups] == [1.0, "Infinity", "NaN"]
+
+
+def test_the_bytes_of_curves_hold_the_x_of_metrics_that_are_logged_together_once(
+    tmp_path: Path,
+) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.bin", 1)
+    for step in range(200):
+        writer.log({"loss": float(step % 7), "lr": 0.5}, step)
+    writer.close()
+    read = read_series(tmp_path / "metrics.bin")
+    curves = draw({"r": read}, ["loss", "lr"], CurveView(points=10), widths={})
+
+    data = pack(curves, {"missing": []})
+
+    end = 4 + int.from_bytes(data[:4], "little")
+    head, numbers = json.loads(data[4:end]), np.frombuffer(data[end:])
+    columns = [numbers[at : at + len(curves[0])] for at in range(0, len(numbers), len(curves[0]))]
+    assert [each["sameX"] for each in head["curves"]] == [None, 0]
+    loss, rate = curves
+    sent = [loss.xs, loss.values, loss.lows, loss.highs, loss.means]
+    sent += [rate.values, rate.lows, rate.highs, rate.means]
+    np.testing.assert_array_equal(columns, sent)

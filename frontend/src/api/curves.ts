@@ -27,7 +27,6 @@ export interface Curve {
   lows: Float64Array;
   highs: Float64Array;
   means: Float64Array;
-  counts: Float64Array;
   /** The moving average at each x, when the look smooths. */
   smooths: Float64Array | null;
 }
@@ -39,8 +38,8 @@ export interface CurveAnswer {
 }
 
 type Value = number | "nan" | "inf" | "-inf";
-type Columns = "xs" | "values" | "lows" | "highs" | "means" | "counts" | "smooths";
-type Head = Omit<Curve, Columns | "lastValue" | "least" | "most"> & { n: number; smooth: boolean; lastValue: Value; least: Value; most: Value };
+type Columns = "xs" | "values" | "lows" | "highs" | "means" | "smooths";
+type Head = Omit<Curve, Columns | "lastValue" | "least" | "most"> & { n: number; sameX: number | null; smooth: boolean; lastValue: Value; least: Value; most: Value };
 
 const VALUES = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 
@@ -60,13 +59,14 @@ export function unpack(buffer: ArrayBuffer): CurveAnswer {
     at += 8 * n;
     return found;
   };
-  const curves = head.curves.map(({ n, smooth, lastValue, least, most, ...rest }): Curve => {
+  const curves: Curve[] = [];
+  for (const { n, sameX, smooth, lastValue, least, most, ...rest } of head.curves) {
     const facts = { ...rest, lastValue: parsed(lastValue), least: parsed(least), most: parsed(most) };
-    const xs = column(n);
+    const xs = sameX === null ? column(n) : curves[sameX]!.xs;
     const values = column(n);
-    const [lows, highs, means, counts] = rest.raw ? [values, values, values, ones(n)] : [column(n), column(n), column(n), column(n)];
-    return { ...facts, xs, values, lows, highs, means, counts, smooths: smooth ? column(n) : null };
-  });
+    const [lows, highs, means] = rest.raw ? [values, values, values] : [column(n), column(n), column(n)];
+    curves.push({ ...facts, xs, values, lows, highs, means, smooths: smooth ? column(n) : null });
+  }
   return { curves, missing: head.missing, revisions: head.revisions };
 }
 
@@ -102,7 +102,6 @@ export function extended(old: Curve, fresh: Curve): Curve {
     lows: raw ? means : joined(old.lows, fresh.lows),
     highs: raw ? means : joined(old.highs, fresh.highs),
     means,
-    counts: joined(old.counts, fresh.counts),
     smooths: old.smooths && fresh.smooths && joined(old.smooths, fresh.smooths),
   };
 }
@@ -117,16 +116,4 @@ export function lowerBound(sorted: Float64Array, value: number): number {
     else high = middle;
   }
   return low;
-}
-
-const cache = new Map<number, Float64Array>();
-
-function ones(n: number): Float64Array {
-  let found = cache.get(n);
-  if (!found) {
-    found = new Float64Array(n).fill(1);
-    cache.set(n, found);
-    if (cache.size > 500) cache.clear();
-  }
-  return found;
 }

@@ -69,7 +69,6 @@ export function bandOf(curves: readonly Curve[]): Band | null {
       means,
       lows: means,
       highs: means,
-      counts: new Float64Array(xs.length).fill(1),
       // The average of a mean is the mean of the averages.
       smooths: curves.every((curve) => curve.smooths) ? Float64Array.from(sorted, (cell) => cell.smooth / cell.n) : null,
     },

@@ -1,6 +1,7 @@
 /** Lines on a canvas: what a path through very many points holds. */
 import { describe, expect, it } from "vitest";
 import type { Curve } from "../api/curves";
+import { inkOf, Pixels } from "./pixels";
 import { drawLine, extent, placesOnLog, valueAt, type Line } from "./drawing";
 
 type Point = [number, number];
@@ -10,11 +11,11 @@ function canvas() {
   const outlines: Point[][] = [];
   const to = {
     lineWidth: 1,
+    fillStyle: "",
     beginPath: () => outlines.splice(0),
     moveTo: (x: number, y: number) => outlines.push([[x, y]]),
     lineTo: (x: number, y: number) => outlines.at(-1)!.push([x, y]),
     rect: (x: number, y: number, width: number, height: number) => outlines.push([[x, y], [x + width, y + height]]),
-    fillRect: (x: number, y: number, width: number, height: number) => outlines.push([[x, y], [x + width, y + height]]),
     closePath: () => undefined,
     fill: () => undefined,
     stroke: () => undefined,
@@ -23,12 +24,12 @@ function canvas() {
   return { to: to as unknown as CanvasRenderingContext2D, outlines };
 }
 
-function drawn(lows: number[], highs: number[], pixels: number, isCrowded = false): Point[][] {
+function drawn(lows: number[], highs: number[], pixels: number, crowd: Pixels | null = null): Point[][] {
   const n = lows.length;
   const curve = { xs: Float64Array.from(lows.keys()), lows: Float64Array.from(lows), highs: Float64Array.from(highs), raw: false, ordered: true } as Curve;
-  const line = { color: "", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
+  const line = { color: "#0067ad", dash: [], curve, smooth: null, isLeft: false, band: null } as unknown as Line;
   const { to, outlines } = canvas();
-  const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => -value, low: 0, high: n, isCrowded };
+  const scales = { x: (value: number) => (value * pixels) / n, y: (value: number) => 100 - value, low: 0, high: n, crowd };
   drawLine(to, line, scales, 1, false);
   return outlines;
 }
@@ -40,7 +41,7 @@ describe("a dense curve", () => {
   it("keeps the spike of one point among very many, in few points", () => {
     const [outline, ...others] = drawn(lows, highs, 100);
     expect(others).toEqual([]);
-    expect(Math.min(...outline!.map(([, y]) => y))).toBeLessThanOrEqual(-50);
+    expect(Math.min(...outline!.map(([, y]) => y))).toBeLessThanOrEqual(50);
     expect(outline!.length).toBeLessThan(210);
   });
 
@@ -66,15 +67,30 @@ describe("a dense curve among very many", () => {
   it("is one column a pixel, each as high as its points, and each touches the next", () => {
     const highs = Array.from({ length: 1000 }, (_, at) => (at === 567 ? 50 : 1));
     const lows = highs.map((_, at) => (at < 800 ? 0 : -90));
-    const columns = drawn(lows, highs, 100, true);
+    const crowd = new Pixels(0, 0, 100, 200);
+    expect(drawn(lows, highs, 100, crowd)).toEqual([]);
 
-    expect(columns).toHaveLength(100);
-    expect(Math.min(...columns.map(([start]) => start![1]))).toBeLessThanOrEqual(-50);
-    columns.slice(1).forEach(([start, end], at) => {
-      const [before, until] = columns[at]!;
-      expect(start![0]).toBe(until![0]);
-      expect(start![1] <= until![1] && before![1] <= end![1]).toBe(true);
+    const columns = Array.from({ length: 100 }, (_, x) =>
+      Array.from({ length: 200 }, (_, y) => y).filter((y) => crowd.bytes[4 * (100 * y + x) + 3]! > 0),
+    );
+    columns.forEach((ys, at) => {
+      expect(ys).toEqual(Array.from({ length: ys.length }, (_, i) => ys[0]! + i));
+      expect(ys[0]).toBe(at === 56 ? 49 : 98);
+      expect(ys.at(-1)).toBe(at < 80 ? 100 : 190);
     });
+  });
+
+  it("covers pixels by as much as it takes of them, over what was drawn before", () => {
+    const crowd = new Pixels(10, 20, 2, 3);
+    crowd.fill(10, 11, 20.25, 22.5, inkOf("#ff0000"));
+    crowd.fill(10, 11, 20.75, 21, inkOf("#0000ff"));
+    crowd.fill(8, 99, 22.75, 99, inkOf("#00ff00"));
+
+    const at = (x: number, y: number) => [...crowd.bytes.subarray(4 * (2 * y + x), 4 * (2 * y + x) + 4)];
+    expect(at(0, 1)).toEqual([255, 0, 0, 255]);
+    expect(at(0, 0)).toEqual([176, 0, 79, 207]);
+    expect(at(0, 2)).toEqual([153, 102, 0, 160]);
+    expect([at(1, 0), at(1, 1), at(1, 2)]).toEqual([[0, 0, 0, 0], [0, 0, 0, 0], [0, 255, 0, 64]]);
   });
 });
 
@@ -86,7 +102,7 @@ describe("a curve whose x goes back and forth", () => {
 
   it("is drawn on each of its passes within a zoom", () => {
     const { to, outlines } = canvas();
-    const scales = { x: (value: number) => value, y: (value: number) => value, low: 4, high: 6, isCrowded: false };
+    const scales = { x: (value: number) => value, y: (value: number) => value, low: 4, high: 6, crowd: null };
     drawLine(to, line, scales, 1, false);
     expect(outlines.flat()).toEqual([...xs].map((x, at) => [x, ys[at]]));
     expect(extent([line], { low: 4, high: 6 }, { cutOutliers: false, log: false })!.y).toEqual([2, 4]);

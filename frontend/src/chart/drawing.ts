@@ -1,5 +1,6 @@
 /** Lines on a canvas: curves with their spread, smoothed ones over pale ones, bands of groups. */
 import { lowerBound, type Curve } from "../api/curves";
+import { inkOf, type Pixels } from "./pixels";
 
 export interface Line {
   /** What tells it from the others of a chart. */
@@ -23,8 +24,8 @@ export interface Scales {
   y: (value: number) => number;
   low: number;
   high: number;
-  /** So many lines that dashes tell nobody apart. */
-  isCrowded: boolean;
+  /** Where dense lines are drawn among so many that dashes tell nobody apart. */
+  crowd: Pixels | null;
 }
 
 const PALE = 0.28;
@@ -60,7 +61,7 @@ export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scale
     to.globalAlpha = 1;
     to.lineWidth = (isStrong ? 2.5 : 1.25) * ratio;
     if (curve.raw || line.band) stroke(to, curve.xs, curve.means, scales, from, until, ratio);
-    else if (curve.ordered && (scales.isCrowded || !line.dash.length) && isDense(curve.xs, scales, from, until)) ribbon(to, curve, scales, from, until);
+    else if (curve.ordered && (scales.crowd || !line.dash.length) && isDense(curve.xs, scales, from, until)) ribbon(to, curve, scales, from, until);
     else spans(to, curve, scales, from, until);
   }
   to.globalAlpha = 1;
@@ -123,8 +124,8 @@ function isDense(xs: Float64Array, { x }: Scales, from: number, until: number): 
  * The same picture as `spans` where points are dense, as areas: the edges of a stroke that goes up and down in every
  * pixel take many times as long to draw.
  */
-function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y, isCrowded }: Scales, from: number, until: number): void {
-  const [add, least] = isCrowded ? [columns, 0] : [outline, 1];
+function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y, crowd }: Scales, from: number, until: number): void {
+  const least = crowd ? 0 : 1;
   const half = to.lineWidth / 2;
   const places = new Float64Array(until - from);
   const tops = new Float64Array(until - from);
@@ -135,7 +136,8 @@ function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y, isCrowded }:
     const top = i < until ? y(curve.highs[i]!) - half : NaN;
     const bottom = i < until ? y(curve.lows[i]!) + half : NaN;
     if (!Number.isFinite(top) || !Number.isFinite(bottom)) {
-      add(to, places, tops, bottoms, count, half);
+      if (crowd) columns(crowd, to.fillStyle as string, places, tops, bottoms, count);
+      else outline(to, places, tops, bottoms, count, half);
       count = 0;
       continue;
     }
@@ -175,16 +177,14 @@ function outline(
   to.closePath();
 }
 
-/**
- * Fill ranges of y one by one, each as wide as the pixels up to the next. The smooth edges of outlines that go far up and
- * down take most of the time of a crowd, where they cannot be told apart.
- */
-function columns(to: CanvasRenderingContext2D, places: Float64Array, tops: Float64Array, bottoms: Float64Array, count: number): void {
+/** Fill ranges of y one by one, each as wide as the pixels up to the next. */
+function columns(to: Pixels, color: string, places: Float64Array, tops: Float64Array, bottoms: Float64Array, count: number): void {
+  const ink = inkOf(color);
   for (let i = 1; i < count; i++) touch(tops, bottoms, i);
   for (let i = 0; i < count; i++) {
     const left = Math.floor(places[i]!);
     const right = i + 1 < count ? Math.floor(places[i + 1]!) : left + 1;
-    to.fillRect(left, tops[i]!, right - left, bottoms[i]! - tops[i]!);
+    to.fill(left, right, tops[i]!, bottoms[i]!, ink);
   }
 }
 

@@ -51,6 +51,17 @@ const LEFT_BEHIND = "#8a929c";
 const NEAR = 200;
 
 export const Panel = memo(function Panel(props: PanelProps) {
+  return props.spec.x ? <PanelOverMetric {...props} /> : <Frame {...props} />;
+});
+
+/** A panel with an x axis of its own has a sheet of its own. */
+function PanelOverMetric(props: PanelProps) {
+  const axis = useMemo(() => ({ ...props.axis, x: props.spec.x!, logX: false }), [props.axis, props.spec.x]);
+  const sheet = useSheet(axis, null);
+  return <Frame {...props} sheet={sheet} axis={axis} zoom={null} />;
+}
+
+function Frame(props: PanelProps) {
   const [place, isNear] = useIsNear<HTMLDivElement>();
   const [isLarge, setLarge] = useState(false);
   const [isTable, setTable] = useState(false);
@@ -78,24 +89,16 @@ export const Panel = memo(function Panel(props: PanelProps) {
       )}
     </figure>
   );
-});
-
-/** Return the sheet of a panel: its own when it has an x axis of its own. */
-function usePanelSheet({ spec, sheet, axis, zoom }: PanelProps): { sheet: Sheet; axis: Axis; zoom: Zoom | null } {
-  const ownAxis = useMemo(() => ({ ...axis, x: spec.x ?? axis.x, logX: spec.x ? false : axis.logX }), [axis, spec.x]);
-  const own = useSheet(ownAxis, spec.x ? null : zoom);
-  return spec.x ? { sheet: own, axis: ownAxis, zoom: null } : { sheet, axis, zoom };
 }
 
-function useLines(props: PanelProps): { lines: readonly Line[]; isKnown: boolean } {
-  const { spec, runs, looks } = props;
-  const { sheet } = usePanelSheet(props);
+function useLines({ spec, runs, looks, sheet }: PanelProps): { lines: readonly Line[]; isKnown: boolean } {
   const version = useSheetVersion(sheet);
   useEffect(() => {
     const unmount = spec.metrics.map((metric) => sheet.mount(metric));
     return () => unmount.forEach((each) => each());
   }, [sheet, spec.metrics]);
-  useEffect(() => {
+  // Before the charts of this frame are made, which takes as long as the answer.
+  useLayoutEffect(() => {
     const ids = runs.flatMap((run) => run.members ?? [run.id]);
     for (const metric of spec.metrics) sheet.need(ids, metric);
   }, [sheet, runs, spec.metrics, version]);
@@ -108,9 +111,8 @@ function useLines(props: PanelProps): { lines: readonly Line[]; isKnown: boolean
 }
 
 function Curves(props: PanelProps) {
-  const { spec, runs, group, height, marks, layout, onZoom } = props;
+  const { spec, runs, group, height, marks, layout, sheet, axis, zoom, onZoom } = props;
   const { isDark } = useShared();
-  const { sheet, axis, zoom } = usePanelSheet(props);
   const { lines, isKnown } = useLines(props);
   const [hover, setHover] = useState<Hover | null>(null);
   const [strong, setStrong] = useState<string | null>(null);

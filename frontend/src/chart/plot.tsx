@@ -3,6 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { drawLine, extent, type Line } from "./drawing";
+import { Pixels } from "./pixels";
 import { duration, number } from "../state/format";
 import type { Zoom } from "../state/address";
 import styles from "./plot.module.css";
@@ -270,9 +271,11 @@ function paint(plot: uPlot, live: Live): void {
   to.beginPath();
   to.rect(left, top, width, height);
   to.clip();
-  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1], isCrowded: live.lines.length > CROWD };
+  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1], crowd: null };
+  const crowd = live.lines.length > CROWD ? new Pixels(left, top, width, height) : null;
   const last = live.lines.filter((line) => line.key === live.strong);
-  for (const line of live.lines) if (line.key !== live.strong) drawLine(to, line, scales, ratio, false);
+  for (const line of live.lines) if (line.key !== live.strong) drawLine(to, line, { ...scales, crowd }, ratio, false);
+  crowd?.drawOn(to);
   for (const line of last) drawLine(to, line, scales, ratio, true);
   for (const { curve, color, isLeft } of live.lines) {
     if (curve.badAt === null || isLeft) continue;

@@ -25,7 +25,7 @@ function rowsOf(version: number, tag: string): string {
 
 /** Return a packed curve whose every value is `value`. */
 function packed(value: number, revisions: Record<string, number> = {}): ArrayBuffer {
-  const curve = { run: "abcdefgh", metric: "loss", branch: 0, raw: true, total: 1, first: 1, last: 1, width: 0, bad: 0, badAt: null, n: 1 };
+  const curve = { run: "abcdefgh", metric: "loss", branch: 0, raw: true, total: 1, first: 1, last: 1, width: 0, bad: 0, badAt: null, n: 1, sameX: null };
   let head = JSON.stringify({ curves: [curve], missing: [], revisions });
   while ((4 + head.length) % 8) head += " ";
   const buffer = new ArrayBuffer(4 + head.length + 16);

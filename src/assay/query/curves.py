@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,19 +168,20 @@ def draw(
     it fits the view.
     """
     found = []
+    places = {run: _RunPlaces(series, view) for run, series in runs.items()}
     for metric in metrics:
         parts = [
-            _Part(run, metric, branch, xs, values)
+            _Part(run, metric, branch, at, values)
             for run, series in runs.items()
             if metric in series
-            for branch, xs, values in _branches(series, metric, view)
-            if len(xs)
+            for branch, at, values in places[run].branches(series[metric])
+            if len(at.xs)
         ]
         low, high = view.low, view.high
         if low is None:
-            low = min((part.low for part in parts), default=0.0)
+            low = min((part.places.low for part in parts), default=0.0)
         if high is None:
-            high = max((part.high for part in parts), default=0.0)
+            high = max((part.places.high for part in parts), default=0.0)
         width = widths.get(metric) or width_for(low, high, view.points)
         drawn = (_draw_part(part, low, high, width, view) for part in parts)
         found += [curve for curve in drawn if curve is not None]
@@ -210,6 +211,55 @@ def file_stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+class _Places:
+    """Places of a branch's points on the x axis, shared by all metrics of the same rows."""
+
+    def __init__(self, xs: NDArray[np.float64]) -> None:
+        self.xs = xs
+        self.is_ordered = not bool((xs[1:] < xs[:-1]).any())
+        if len(xs):
+            ends = (xs[0], xs[-1]) if self.is_ordered else (xs.min(), xs.max())
+            self.low, self.high = map(float, ends)
+        self._ranges: dict[tuple[float, float, float], _Ranges] = {}
+
+    def ranges(self, low: float, high: float, width: float, view: CurveView) -> _Ranges:
+        """Return the ranges that the points between two values of x are drawn in."""
+        key = (low, high, width)
+        if key not in self._ranges:
+            self._ranges[key] = self._divide(low, high, width, view)
+        return self._ranges[key]
+
+    def _divide(self, low: float, high: float, width: float, view: CurveView) -> _Ranges:
+        xs, within = self.xs, slice(0, len(self.xs))
+        if self.is_ordered and (low > self.low or high < self.high):
+            within = _within(xs, low, high)
+            xs = xs[within]
+        total = len(xs)
+        if total <= 2 * view.points or (self.is_ordered and not width):
+            return _Ranges(within, xs, None, np.ones(total))
+        if self.is_ordered:
+            starts = _range_starts(xs, width, view)
+        else:
+            seen = max(1, int(np.count_nonzero((xs >= low) & (xs <= high))))
+            count = min(total, _MOST_OF_DISORDER, math.ceil(view.points * total / seen))
+            starts = np.linspace(0, total, count, endpoint=False).astype(np.int64)
+        sizes = np.diff(starts, append=total).astype(np.float64)
+        return _Ranges(within, xs[starts], starts, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Ranges of x that hold points, each as its first x, and where it starts among those `within`.
+
+    `starts` is None where each point is drawn. `sizes` is how many points each range holds.
+    """
+
+    within: slice
+    xs: NDArray[np.float64]
+    starts: NDArray[np.int64] | None
+    sizes: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """One branch of a curve, with all its points."""
@@ -217,34 +267,43 @@ class _Part:
     run: str
     metric: str
     branch: int
-    xs: NDArray[np.float64]
+    places: _Places
     values: NDArray[np.float64]
 
-    @property
-    def low(self) -> float:
-        return float(self.xs.min())
 
-    @property
-    def high(self) -> float:
-        return float(self.xs.max())
+_Branch = tuple[int, _Places, NDArray[np.bool_] | None]
 
 
-def _branches(
-    series: Mapping[str, Series], name: str, view: CurveView
-) -> Iterable[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield number, x and values of each branch of a metric, without points off the x axis."""
-    one = series[name]
-    xs = _xs(series, one, view)
-    values = one.values
-    known = np.isfinite(xs)
-    if view.log:
-        known &= xs > 0
-    if not view.branches or not one.branches.any():
-        yield (0, xs, values) if known.all() else (0, xs[known], values[known])
-        return
-    for branch in np.unique(one.branches).tolist():
-        here = (one.branches == branch) & known
-        yield int(branch), xs[here], values[here]
+class _RunPlaces:
+    """Places of a run's points on the x axis of a view, each set of rows placed once."""
+
+    def __init__(self, series: Mapping[str, Series], view: CurveView) -> None:
+        self._series = series
+        self._view = view
+        self._branches: dict[tuple[int, ...], list[_Branch]] = {}
+
+    def branches(self, one: Series) -> Iterable[tuple[int, _Places, NDArray[np.float64]]]:
+        """Yield number, places and values of each branch, without points off the x axis."""
+        rows = (one.steps, one.times_ns, one.branches, one.axis_values)
+        key = tuple(map(id, rows))
+        if key not in self._branches:
+            self._branches[key] = list(self._divide(one))
+        for branch, places, kept in self._branches[key]:
+            yield branch, places, one.values if kept is None else one.values[kept]
+
+    def _divide(self, one: Series) -> Iterable[_Branch]:
+        """Yield number and places of each branch, and which of the points it holds; None: all."""
+        xs = _xs(self._series, one, self._view)
+        known = np.isfinite(xs)
+        if self._view.log:
+            known &= xs > 0
+        if not self._view.branches or not one.branches.any():
+            is_whole = bool(known.all())
+            yield (0, _Places(xs), None) if is_whole else (0, _Places(xs[known]), known)
+            return
+        for branch in np.unique(one.branches).tolist():
+            here = (one.branches == branch) & known
+            yield int(branch), _Places(xs[here]), here
 
 
 def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[np.float64]:
@@ -273,68 +332,61 @@ _MOST_OF_DISORDER = 20_000
 """Ranges at most of a curve whose x goes back and forth, of which no part can be left out."""
 
 
-class _ReducedCurve(NamedTuple):
-    """Points of a curve as they are drawn: of each range of x the extremes and the mean."""
-
-    xs: NDArray[np.float64]
-    values: NDArray[np.float64]
-    lows: NDArray[np.float64]
-    highs: NDArray[np.float64]
-    means: NDArray[np.float64]
-    counts: NDArray[np.float64]
-
-
 def _draw_part(part: _Part, low: float, high: float, width: float, view: CurveView) -> Curve | None:
     """Return the curve of a part between two values of x, with the points next to them.
 
     None where it has no point.
     """
-    xs, values = part.xs, part.values
-    is_ordered = not bool((xs[1:] < xs[:-1]).any())
-    smooths = smooth_values(values, view.smooth) if view.smooth else None
-    first_x, last_x = part.low, part.high
-    if is_ordered:
-        first_x, last_x = float(xs[0]), float(xs[-1])
-    if is_ordered and (low > first_x or high < last_x):
-        within = _within(xs, low, high)
-        xs, values = xs[within], values[within]
-        smooths = None if smooths is None else smooths[within]
-    total = len(xs)
+    places = part.places
+    ranges = places.ranges(low, high, width, view)
+    xs, starts = ranges.xs, ranges.starts
+    values = part.values[ranges.within]
+    total = len(values)
     if not total:
         return None
     finite = np.isfinite(values)
     non_finite = total - int(np.count_nonzero(finite))
-    is_raw = total <= 2 * view.points or (is_ordered and not width)
-    if is_raw:
-        known = np.where(finite, values, np.nan) if non_finite else values
-        reduced = _ReducedCurve(xs, known, known, known, known, finite.astype(np.float64))
+    numbers = np.where(finite, values, np.nan) if non_finite else values
+    smooths = None
+    if view.smooth:
+        smooths = smooth_values(part.values, view.smooth)[ranges.within]
+    if starts is None:
+        firsts = lows = highs = means = numbers
+        counts = finite.astype(np.float64)
     else:
-        if is_ordered:
-            starts = _range_starts(xs, width, view)
-        else:
-            seen = max(1, int(np.count_nonzero((xs >= low) & (xs <= high))))
-            count = min(total, _MOST_OF_DISORDER, math.ceil(view.points * total / seen))
-            starts = np.linspace(0, total, count, endpoint=False).astype(np.int64)
-        reduced = _reduce(xs, values, finite, starts)
-        smooths = None if smooths is None else smooths[starts]
+        firsts, smooths = numbers[starts], None if smooths is None else smooths[starts]
+        lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
+        counts, addends = ranges.sizes, values  # the usual case, which needs no copies
+        if non_finite:
+            counts = np.add.reduceat(finite.astype(np.float64), starts)
+            addends = np.where(finite, values, 0.0)
+        with np.errstate(invalid="ignore", over="ignore"):
+            means = np.add.reduceat(addends, starts) / counts
+    is_whole = total == len(part.values) and not non_finite
+    least, most = (lows, highs) if is_whole else (part.values, part.values)
     return Curve(
         run=part.run,
         metric=part.metric,
         branch=part.branch,
-        **reduced._asdict(),
+        xs=xs,
+        values=firsts,
+        lows=lows,
+        highs=highs,
+        means=means,
+        counts=counts,
         smooths=smooths,
-        is_raw=is_raw,
-        is_ordered=is_ordered,
+        is_raw=starts is None,
+        is_ordered=places.is_ordered,
         total=total,
         points=len(part.values),
         last=float(part.values[-1]),
-        least=float(np.fmin.reduce(part.values)),
-        most=float(np.fmax.reduce(part.values)),
-        first_x=first_x,
-        last_x=last_x,
+        least=float(np.fmin.reduce(least)),
+        most=float(np.fmax.reduce(most)),
+        first_x=places.low,
+        last_x=places.high,
         width=width,
         non_finite=non_finite,
-        non_finite_x=float(xs[np.argmin(finite)]) if non_finite else math.nan,
+        non_finite_x=float(places.xs[ranges.within][finite.argmin()]) if non_finite else math.nan,
     )
 
 
@@ -386,24 +438,6 @@ def _range_starts(xs: NDArray[np.float64], width: float, view: CurveView) -> NDA
     first = math.floor(xs[0] / width)
     last = math.floor(xs[-1] / width)
     return _starts(xs, np.arange(first, last + 1) * width)
-
-
-def _reduce(
-    xs: NDArray[np.float64],
-    values: NDArray[np.float64],
-    finite: NDArray[np.bool_],
-    starts: NDArray[np.int64],
-) -> _ReducedCurve:
-    is_finite = bool(finite.all())  # the usual case, which needs no copies
-    numbers = values if is_finite else np.where(finite, values, np.nan)
-    counts = np.add.reduceat(finite.astype(np.float64), starts)
-    with np.errstate(invalid="ignore", over="ignore"):
-        addends = values if is_finite else np.where(finite, values, 0.0)
-        sums = np.add.reduceat(addends, starts)
-        means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    lows = np.fmin.reduceat(numbers, starts)
-    highs = np.fmax.reduceat(numbers, starts)
-    return _ReducedCurve(xs[starts], numbers[starts], lows, highs, means, counts)
 
 
 def _starts(xs: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -256,18 +256,48 @@ def series_of(
         contents.blocks if branches else (block.on_curve() for block in contents.blocks)
     )
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
-    return {name: _series(name, parts[name]) for name in wanted}
+    rows: dict[tuple[int, ...], _Rows] = {}
+    found = {}
+    for name in wanted:
+        blocks = [block for block, _ in parts[name]]
+        key = tuple(map(id, blocks))
+        if key not in rows:
+            rows[key] = _rows(blocks)
+        found[name] = _series(name, parts[name], rows[key])
+    return found
 
 
-def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of blocks in the order of logging: one for all metrics that are in the same blocks.
+
+    `order` is that of their values, None where these come as they are.
+    """
+
+    steps: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    branches: NDArray[np.int64]
+    order: NDArray[np.int64] | None
+
+
+def _rows(blocks: Sequence[Block]) -> _Rows:
     import numpy as np  # here: a list of runs must not pay for it
 
     def whole(arrays: list[array[int]]) -> NDArray[np.int64]:
         return _join([np.frombuffer(each, dtype=np.int64) for each in arrays])
 
-    steps = whole([block.steps for block, _ in parts])
-    times = whole([block.times_ns for block, _ in parts])
-    marks = whole([block.branches for block, _ in parts])
+    steps = whole([block.steps for block in blocks])
+    times = whole([block.times_ns for block in blocks])
+    branches = whole([block.branches for block in blocks])
+    if len(blocks) == 1:
+        return _Rows(steps, times, branches, None)
+    order = np.lexsort((whole([block.orders for block in blocks]), _by_time(blocks, times)))
+    return _Rows(steps[order], times[order], branches[order], order)
+
+
+def _series(name: str, parts: Sequence[tuple[Block, int]], rows: _Rows) -> Series:
+    import numpy as np
+
     values = _join([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
     # One axis for all: points from before it was said what the axis is lie at their step.
     axes = [block.keys.axis for block, _ in parts]
@@ -285,15 +315,10 @@ def _series(name: str, parts: Sequence[tuple[Block, int]]) -> Series:
             for known, (block, _) in zip(names, parts, strict=True)
         ]
         axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
-    if len(parts) > 1:
-        blocks = [block for block, _ in parts]
-        order = np.lexsort((whole([block.orders for block in blocks]), _by_time(blocks, times)))
-        steps = steps[order]
-        times = times[order]
-        marks = marks[order]
-        values = values[order]
-        axis_values = axis_values[order] if axis_values is not None else None
-    return Series(name, steps, times, values, marks, axis, axis_values)
+    if rows.order is not None:
+        values = values[rows.order]
+        axis_values = axis_values[rows.order] if axis_values is not None else None
+    return Series(name, rows.steps, rows.times_ns, values, rows.branches, axis, axis_values)
 
 
 def _by_time(blocks: Sequence[Block], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:

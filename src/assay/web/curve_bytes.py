@@ -1,8 +1,8 @@
 """Curves as bytes: a head of JSON, then float64 columns, little-endian, one curve after the other.
 
 u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for
-each curve of `curves` in the head its columns: x and value; lowest, highest, mean and count unless
-it is raw; the moving average when it is smooth.
+each curve of `curves` in the head its columns: x, unless `sameX` names the curve before it that has
+the same; value; lowest, highest and mean unless it is raw; the moving average when it is smooth.
 """
 
 from __future__ import annotations
@@ -13,34 +13,41 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from assay.query.curves import Curve
 
 
 def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     """Return the bytes of these curves; `facts` stand beside them in the head."""
-    text = json.dumps(
-        {**facts, "curves": [_head(curve) for curve in curves]}, separators=(",", ":")
-    )
-    head = text.encode()
-    head += b" " * (-(len(head) + 4) % 8)
-    parts = [len(head).to_bytes(4, "little"), head]
-    for curve in curves:
-        columns = [curve.xs, curve.values]
+    # Metrics that are logged together have one array of x between them.
+    first_with: dict[int, int] = {}
+    heads: list[dict[str, Any]] = []
+    columns: list[NDArray[np.float64]] = []
+    for at, curve in enumerate(curves):
+        first = first_with.setdefault(id(curve.xs), at)
+        heads.append(_head(curve, None if first == at else first))
+        if first == at:
+            columns.append(curve.xs)
+        columns.append(curve.values)
         if not curve.is_raw:
-            columns += [curve.lows, curve.highs, curve.means, curve.counts]
+            columns += [curve.lows, curve.highs, curve.means]
         if curve.smooths is not None:
             columns.append(curve.smooths)
-        parts += [np.ascontiguousarray(column, dtype="<f8").tobytes() for column in columns]
-    return b"".join(parts)
+    text = json.dumps({**facts, "curves": heads}, separators=(",", ":"))
+    head = text.encode()
+    head += b" " * (-(len(head) + 4) % 8)
+    parts = [np.ascontiguousarray(column, dtype="<f8").data for column in columns]
+    return b"".join([len(head).to_bytes(4, "little"), head, *parts])
 
 
-def _head(curve: Curve) -> dict[str, Any]:
+def _head(curve: Curve, same_x: int | None) -> dict[str, Any]:
     return {
         "run": curve.run,
         "metric": curve.metric,
         "branch": curve.branch,
         "n": len(curve),
+        "sameX": same_x,
         "raw": curve.is_raw,
         "ordered": curve.is_ordered,
         "smooth": curve.smooths is not None,
