@@ -293,18 +293,19 @@ def _restore(
     prepared: PreparedRun, view: RunView, name: str, changed: Sequence[str], *, verify: bool
 ) -> _Start | None:
     """Load a checkpoint into the engine; None where the run has none."""
-    from assay.engine.loop.engine_state import is_of_engine, restore_changed
+    from assay.engine.loop.engine_state import is_of_engine, restore_changed, share_of
 
     saver = prepared.saver()
     complete, skipped = saver.complete()
     if not complete and not name:
         return None
     manifest: Manifest
+    share = share_of(prepared.engine)
     if name:
         manifest = saver.find(name)
-        parts = saver.load(name, verify=verify)
+        parts = saver.load(name, verify=verify, share=share)
     else:
-        manifest, parts, skipped = saver.newest(verify=verify)
+        manifest, parts, skipped = saver.newest(verify=verify, share=share)
     restore_changed(prepared.engine, parts, changed)
     prepared.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
     prepared.expected = parts if verify and not changed else None

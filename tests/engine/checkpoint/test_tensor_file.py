@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import torch
 from safetensors import safe_open
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.tensor_file import read_tensors, side_by_side
+from assay.engine.checkpoint import tensor_file
+from assay.engine.checkpoint.tensor_file import (
+    Slice,
+    read_slices,
+    read_tensors,
+    side_by_side,
+    write_tensors,
+)
 
 
 def entry(dtype: str, shape: list[Any], *offsets: Any) -> dict[str, Any]:
@@ -91,6 +99,73 @@ def test_a_file_without_a_whole_header_is_refused(tmp_path: Path, data: bytes) -
 
     with pytest.raises(CheckpointError, match="cannot be read: it is no safetensors file"):
         read_tensors(path)
+
+
+SHAPES: dict[str, Sequence[int]] = {
+    "number": (),
+    "none": (0, 3),
+    "row": (700,),
+    "rows": (5, 3),
+    "wide": (6, 600),
+    "deep": (4, 3, 300),
+}
+BOXES: list[tuple[str, tuple[slice, ...]]] = [
+    ("number", ()),
+    ("none", (slice(0, 0), slice(1, 2))),
+    ("row", (slice(100, 700),)),
+    ("rows", (slice(1, 4), slice(0, 3))),
+    ("rows", (slice(0, 5), slice(1, 2))),  # a few bytes of each row: whole rows are read
+    ("wide", (slice(2, 6), slice(300, 600))),  # 1.2 KB of each row: only they are
+    ("deep", (slice(1, 3), slice(0, 3), slice(0, 300))),
+    ("deep", (slice(1, 4), slice(1, 3), slice(10, 290))),
+    ("deep", (slice(0, 4), slice(2, 3), slice(0, 300))),
+]
+
+
+@pytest.mark.parametrize("block", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("is_hashed", [False, True])
+def test_slices_are_those_of_the_whole_tensors_whether_all_is_read_or_only_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hashed: bool, block: int
+) -> None:
+    monkeypatch.setattr(tensor_file, "_BLOCK_BYTES", block)
+    draw = torch.Generator().manual_seed(0)
+    whole = {name: torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, whole)
+    wanted: dict[str, list[Slice]] = {}
+    for name, box in BOXES:
+        shape, offsets = whole[name].shape, tuple(each.start for each in box)
+        sizes = [each.stop - each.start for each in box]
+        contiguous, strided = (
+            torch.empty(sizes),
+            torch.empty(sizes[::-1]).permute([*range(len(sizes))][::-1]),
+        )
+        wanted.setdefault(name, []).extend(
+            Slice(tuple(shape), offsets, into) for into in (contiguous, strided)
+        )
+    seen = bytearray()
+
+    read_slices(path, wanted, seen.extend if is_hashed else None)
+
+    for name, box in BOXES:
+        for into in [wanted[name].pop(0).into for _ in range(2)]:
+            assert torch.equal(into, whole[name][box])
+    assert bytes(seen) == (path.read_bytes() if is_hashed else b"")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [("b", (2, 3), torch.float32), ("a", (3, 2), torch.float32), ("a", (2, 3), torch.float16)],
+)
+def test_a_slice_of_what_a_file_does_not_hold_is_refused(
+    tmp_path: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"a": torch.ones(2, 3)})
+    wanted = {name: [Slice(shape, (0, 0), torch.empty(shape, dtype=dtype))]}
+
+    with pytest.raises(CheckpointError, match=f"does not hold the {name} that it should"):
+        read_slices(path, wanted)
 
 
 def test_several_are_done_at_once_and_the_first_error_is_raised_when_all_have_stopped(

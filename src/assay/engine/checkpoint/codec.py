@@ -24,7 +24,7 @@ import base64
 import json
 import math
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path, PurePath
@@ -151,6 +151,55 @@ def as_bytes(tensor: Tensor) -> memoryview:
     if flat.numel() == 0:
         return memoryview(b"")
     return flat.view(torch.uint8).numpy().data.cast("B")
+
+
+def without_entries(tree: Any, names: Collection[str]) -> Any:
+    """Return an encoded tree without what its tables hold under these names."""
+    if not isinstance(tree, dict):
+        return tree
+    if _MARK not in tree:
+        return {key: without_entries(each, names) for key, each in tree.items() if key not in names}
+    if not _is_paired(tree):
+        return tree
+    return {
+        _MARK: [
+            [each[0], without_entries(each[1], names)] if _is_pair(each) else each
+            for each in tree[_MARK]
+            if not (_is_pair(each) and isinstance(each[0], str) and each[0] in names)
+        ]
+    }
+
+
+def tensors_under(
+    tree: Any, names: Collection[str], name: str | None = None
+) -> Iterator[tuple[str, str | None]]:
+    """Yield each tensor of an encoded tree, and which of `names` its tables hold it under.
+
+    None for one under none of them, and for what is not the tensor itself: an array, a component of
+    a sparse tensor, a tensor in another form, an item of a list.
+    """
+    if isinstance(tree, list):
+        for each in tree:
+            yield from tensors_under(each, names)
+    elif isinstance(tree, dict) and (_MARK not in tree or _is_paired(tree)):
+        for key, each in tree.items() if _MARK not in tree else filter(_is_pair, tree[_MARK]):
+            is_one = isinstance(key, str) and key in names
+            yield from tensors_under(each, names, key if is_one else name)
+    elif isinstance(tree, dict) and isinstance(tree[_MARK], list):
+        tag, *parts = tree[_MARK] or [""]
+        if tag in ("tensor", "array") and parts and isinstance(parts[0], str):
+            yield parts[0], name if tag == "tensor" and len(parts) == 1 else None
+        else:
+            yield from tensors_under(parts, names)
+
+
+def _is_paired(tree: dict[str, Any]) -> bool:
+    tagged = tree[_MARK]
+    return isinstance(tagged, list) and bool(tagged) and tagged[0] in _PAIRED
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, list) and len(item) == 2
 
 
 class _Encoder:
@@ -378,7 +427,7 @@ def _tensor(parts: list[Any], tensors: Mapping[str, Tensor]) -> Tensor:
     tensor = tensors[name]
     if form == ["complex"]:
         return torch.view_as_complex(tensor)
-    return tensor.view(_dtype(form[0])) if form else tensor
+    return tensor.view(dtype_named(form[0])) if form else tensor
 
 
 def _sparse(parts: list[Any], decode: Callable[[Any], Any]) -> Tensor:
@@ -397,7 +446,8 @@ def _modules(metadata: Any, pairs: Iterator[tuple[Any, Any]]) -> OrderedDict[Any
     return state
 
 
-def _dtype(name: Any) -> torch.dtype:
+def dtype_named(name: Any) -> torch.dtype:
+    """Return a dtype by its name in torch; CheckpointError where there is none."""
     found = vars(torch).get(name)  # not getattr, which imports what torch loads late
     if not isinstance(found, torch.dtype):
         raise CheckpointError(f"There is no dtype {name!r}.")
@@ -429,7 +479,7 @@ _DECODERS: dict[str, _Decoder] = {
     "float": lambda parts, decode, tensors: float(parts[0]),
     "complex": lambda parts, decode, tensors: complex(float(parts[0]), float(parts[1])),
     "path": lambda parts, decode, tensors: Path(parts[0]),
-    "dtype": lambda parts, decode, tensors: _dtype(parts[0]),
+    "dtype": lambda parts, decode, tensors: dtype_named(parts[0]),
     "device": lambda parts, decode, tensors: torch.device(parts[0]),
     "size": lambda parts, decode, tensors: torch.Size(parts),
     "scalar": lambda parts, decode, tensors: _scalar(parts[0], parts[1]),

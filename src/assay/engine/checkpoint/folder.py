@@ -7,11 +7,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
+from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ from assay.formats.manifest import (
     ShardedTensor,
     digest_of_parts,
 )
+
+Result = TypeVar("Result")
 
 _WORTH_A_LINK = 1 << 20
 _MOST_TREE_BYTES = 1 << 30
@@ -129,6 +132,28 @@ def load(
     `verify` compares each file with its digest as it is read, and the list of them with its own.
     Raises CheckpointError naming the damaged file, or the parts that there are.
     """
+    manifest, trees = open_parts(folder, parts=parts, verify=verify)
+    wanted = [manifest.part(name) for name in trees]
+    digests = {file.name: file.sha256 for file in manifest.files} if verify else {}
+
+    def read_file(name: str) -> tuple[str, dict[str, Tensor]]:
+        digest = digests.get(name)
+        if digest is None:
+            return name, read_tensors(folder / name)
+        return name, check_file(folder, name, digest, partial(read_tensors, folder / name))
+
+    names = [name for part in wanted for name in part.files]
+    read = dict(side_by_side(read_file, names))
+    return {part.name: _decode_part(part, trees[part.name], read) for part in wanted}
+
+
+def open_parts(
+    folder: Path, *, parts: tuple[str, ...] | None, verify: bool
+) -> tuple[Manifest, dict[str, Any]]:
+    """Return the manifest and the trees of the parts by name, as `load` finds them.
+
+    No tensor has been read, and no file of them verified.
+    """
     manifest = manifests.read(folder)
     why = manifests.missing_files(folder, manifest.files)
     if verify and not why and not manifest.is_as_digested:
@@ -139,12 +164,34 @@ def load(
     for name in parts or ():
         manifest.part(name)
     digests = {file.name: file.sha256 for file in manifest.files} if verify else {}
-    trees = {part.name: _read_tree(folder, part, digests) for part in wanted}
-    names = [name for part in wanted for name in part.files]
-    read = dict(
-        side_by_side(lambda name: (name, _read_file(folder, name, digests.get(name))), names)
-    )
-    return {part.name: _decode_part(part, trees[part.name], read) for part in wanted}
+    return manifest, {part.name: _read_tree(folder, part, digests) for part in wanted}
+
+
+def check_file(
+    folder: Path, name: str, digest: str, read: Callable[[Callable[[Any], object]], Result]
+) -> Result:
+    """Return what `read` makes of a file; CheckpointError if its bytes do not have the digest.
+
+    `read` is given a function that it calls with all bytes of the file, in order.
+    """
+    hasher = sha256()
+    try:
+        result = read(hasher.update)
+    except CheckpointError as error:
+        if not isinstance(error.__cause__, ValueError):
+            raise
+        raise _damage(f"{name} is not what was written", folder) from error
+    if hasher.hexdigest() != digest:
+        raise _damage(f"{name} is not what was written", folder)
+    return result
+
+
+def refuse_damaged(folder: Path, files: Iterable[ManifestFile]) -> None:
+    """CheckpointError for the first file that is not what was written."""
+    for file in files:
+        with open(folder / file.name, "rb") as data:
+            if file_digest(data, sha256).hexdigest() != file.sha256:
+                raise _damage(f"{file.name} is not what was written", folder)
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -198,20 +245,6 @@ def _read_tree(folder: Path, part: CheckpointPart, digests: Mapping[str, str]) -
         return json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{part.tree} cannot be read: {error}.", where=str(folder)) from error
-
-
-def _read_file(folder: Path, name: str, digest: str | None) -> dict[str, Tensor]:
-    """Return the tensors of a file; CheckpointError if its bytes do not have the digest."""
-    hasher = sha256()
-    try:
-        tensors = read_tensors(folder / name, hasher.update if digest is not None else None)
-    except CheckpointError as error:
-        if digest is None or not isinstance(error.__cause__, ValueError):
-            raise
-        raise _damage(f"{name} is not what was written", folder) from error
-    if digest not in (None, hasher.hexdigest()):
-        raise _damage(f"{name} is not what was written", folder)
-    return tensors
 
 
 def _decode_part(part: CheckpointPart, tree: Any, read: dict[str, dict[str, Tensor]]) -> Any:

@@ -26,6 +26,7 @@ from assay.engine.checkpoint.given_state import (
     parts_of,
     plain_info,
 )
+from assay.engine.checkpoint.own_share import Share, load_share
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.together import Writers, outcome_of, raise_first_error, refuse_together
 from assay.engine.checkpoint.weights import load_into
@@ -273,14 +274,16 @@ class Saver:
         parts: tuple[str, ...] | None = None,
         verify: bool = True,
         into: Mapping[str, Any] | None = None,
+        share: Share | None = None,
     ) -> Any:
         """Return a saved state: a table by part, unless it was no table. `name` as for `find`.
 
         `parts` are all that is read. `into` has the objects that are given their parts: by their
         `_load_state_dict` if they have one, else by `load_state_dict`. `verify` compares every file
-        with its digest first. Raises CheckpointError naming the damaged file.
+        with its digest first. With `share` it is a state as `load_share` returns it, collectively
+        for the writers. Raises CheckpointError naming the damaged file.
         """
-        loaded = load(self._find(name)[0], parts=parts, verify=verify)
+        loaded = self._load(self._find(name)[0], parts=parts, verify=verify, share=share)
         for part, owner in (into or {}).items():
             if part not in loaded:
                 fix = f"It has: {', '.join(loaded)}."
@@ -288,15 +291,19 @@ class Saver:
             load_into(owner, loaded[part])
         return loaded[WHOLE] if set(loaded) == {WHOLE} else loaded
 
-    def newest(self, *, verify: bool = True) -> tuple[Manifest, dict[str, Any], list[Skipped]]:
+    def newest(
+        self, *, verify: bool = True, share: Share | None = None
+    ) -> tuple[Manifest, dict[str, Any], list[Skipped]]:
         """Return the newest readable checkpoint, its parts, and newer unreadable ones.
 
-        A model alone is none from which a run can go on. CheckpointError when none can be read.
+        A model alone is none from which a run can go on. `share` as for `load`. CheckpointError
+        when none can be read.
         """
         found, skipped = self.complete()
         for manifest in reversed([each for each in found if each.kind != "model"]):
             try:
-                return manifest, load(self.folder / manifest.name, verify=verify), skipped
+                parts = self._load(self.folder / manifest.name, verify=verify, share=share)
+                return manifest, parts, skipped
             except CheckpointError as error:
                 skipped.append(Skipped(manifest.name, error.what.removesuffix(".")))
         lost = "".join(f" {each.name}: {each.why}." for each in skipped)
@@ -305,6 +312,18 @@ class Saver:
         )
 
     # --------------------------------------------------------------------------------------- inside
+
+    def _load(
+        self,
+        folder: Path,
+        *,
+        parts: tuple[str, ...] | None = None,
+        verify: bool,
+        share: Share | None,
+    ) -> dict[str, Any]:
+        if share is None:
+            return load(folder, parts=parts, verify=verify)
+        return load_share(folder, share, parts=parts, verify=verify, readers=self.writers)
 
     def _complete(self) -> list[Checkpoint]:
         return [each for each in manifests.checkpoints(self.folder) if not each.why]

@@ -37,6 +37,10 @@ _MOST_DIMENSIONS = 64
 """Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
 
 _MOST_REASON = 200
+_BLOCK_BYTES = 4 << 20
+_WORTH_A_CALL = 1 << 10
+"""Bytes from which on a part of a row is read alone."""
+
 
 _READ_DTYPES: Mapping[str, torch.dtype] = {
     **{name: dtype for dtype, name in FILE_DTYPES.items()},
@@ -122,6 +126,28 @@ class _HeaderEntry:
     data_offsets: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Tensor in a file, whose bytes are those from `begin` on."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Box of a stored tensor of the shape `whole`: its offsets, and what it is read into."""
+
+    whole: tuple[int, ...]
+    offsets: tuple[int, ...]
+    into: Tensor
+
+
 def read_tensors(
     path: Path, update: Callable[[bytes | memoryview], object] | None = None
 ) -> dict[str, Tensor]:
@@ -130,13 +156,54 @@ def read_tensors(
     `update` is called with all bytes of the file, in order. What is no file of tensors has a
     ValueError as the cause of its error.
     """
+    update = update or (lambda data: None)
+    tensors = {}
     with report_unreadable(path), open(path, "rb") as file:
-        return _read_tensors(file, update or (lambda data: None))
+        for name, stored in _read_header(file, update).items():
+            # Not a view of the file: sums over memory that is not aligned differ in their last
+            # bits.
+            tensors[name] = torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
+            update(_fill(file, tensors[name]))
+    return tensors
 
 
-def _read_tensors(
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Return the tensors of a file by name, unread; errors as of `read_tensors`."""
+    with report_unreadable(path), open(path, "rb", buffering=0) as file:
+        return _read_header(file, lambda data: None)
+
+
+def read_slices(
+    path: Path,
+    slices: Mapping[str, Sequence[Slice]],
+    update: Callable[[bytes | memoryview], object] | None = None,
+) -> None:
+    """Fill slices of the tensors of a file, by name; errors as of `read_tensors`.
+
+    Only their bytes are read, and whole rows where the part of a row is less than 1 KB; with
+    `update`, which is called with all bytes of the file in order, all of it.
+    """
+    with report_unreadable(path), open(path, "rb", buffering=0) as file:
+        header = _read_header(file, update or (lambda data: None))
+        for name, wanted in slices.items():
+            stored = header.get(name)
+            if stored is None or any(
+                (each.whole, each.into.dtype) != (stored.shape, stored.dtype) for each in wanted
+            ):
+                raise ValueError(f"it does not hold the {name} that it should")
+        for name, stored in header.items():
+            wanted = slices.get(name, ())
+            if update is not None:
+                _read_through(file, stored, wanted, update)
+                continue
+            for each in wanted:
+                _read_box(file, stored.begin, stored.shape, each.offsets, each.into)
+
+
+def _read_header(
     file: BinaryIO, update: Callable[[bytes | memoryview], object]
-) -> dict[str, Tensor]:
+) -> dict[str, StoredTensor]:
+    """Read up to the first tensor; return all, in the order in which they lie in the file."""
     left = os.fstat(file.fileno()).st_size - 8
     head = file.read(8)
     header_bytes = int.from_bytes(head, "little")
@@ -153,7 +220,7 @@ def _read_tensors(
         ]
     except RecordError as error:
         raise ValueError(error.what) from error
-    tensors = {}
+    found = {}
     at = 0
     for name, entry in sorted(entries, key=lambda item: item[1].data_offsets):
         dtype = _READ_DTYPES.get(entry.dtype)
@@ -161,19 +228,81 @@ def _read_tensors(
             raise ValueError(f"{name} is of {entry.dtype}, which has no dtype here")
         if len(entry.shape) > _MOST_DIMENSIONS or min(entry.shape, default=0) < 0:
             raise ValueError(f"{name} has no shape of at most {_MOST_DIMENSIONS} dimensions")
-        end = at + math.prod(entry.shape) * dtype.itemsize
+        found[name] = StoredTensor(dtype, entry.shape, 8 + header_bytes + at)
+        end = at + found[name].size_bytes
         if entry.data_offsets != (at, end) or end > left - header_bytes:
             raise ValueError(f"{name} does not lie where its header says")
-        # Not a view of the file: sums over memory that is not aligned differ in their last bits.
-        tensors[name] = torch.empty(entry.shape, dtype=dtype, device="cpu")
-        data = as_bytes(tensors[name])
-        if data and file.readinto(data) != end - at:  # type: ignore[attr-defined]
-            raise ValueError(f"it ends within {name}")
-        update(data)
         at = end
     if at != left - header_bytes:
         raise ValueError("it is longer than its header says")
-    return tensors
+    return found
+
+
+def _fill(file: BinaryIO, tensor: Tensor) -> memoryview:
+    """Read the bytes of a contiguous tensor from where the file is; return them."""
+    data = as_bytes(tensor)
+    done = 0
+    while done < len(data):
+        count = file.readinto(data[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise ValueError("it ends within a tensor")
+        done += count
+    return data
+
+
+def _read_through(
+    file: BinaryIO,
+    stored: StoredTensor,
+    slices: Sequence[Slice],
+    update: Callable[[bytes | memoryview], object],
+) -> None:
+    """Read all of the tensor that the file is at, some rows at a time, and fill slices of it."""
+    shape = stored.shape or (1,)
+    if len(slices) == 1 and slices[0].into.shape == stored.shape and slices[0].into.is_contiguous():
+        update(_fill(file, slices[0].into))
+        return
+    row_bytes = stored.size_bytes // max(1, shape[0])
+    block = max(1, _BLOCK_BYTES // max(1, row_bytes))
+    memory = torch.empty((min(block, shape[0]), *shape[1:]), dtype=stored.dtype, device="cpu")
+    for begin in range(0, shape[0], block):
+        rows = memory[: min(block, shape[0] - begin)]
+        update(_fill(file, rows))
+        for each in slices:
+            into = each.into.reshape(1) if not each.into.dim() else each.into
+            first, *others = each.offsets or (0,)
+            low, high = max(begin, first), min(begin + len(rows), first + len(into))
+            if low < high:
+                here = (
+                    slice(low - begin, high - begin),
+                    *(slice(i, i + size) for i, size in zip(others, into.shape[1:], strict=True)),
+                )
+                into[low - first : high - first] = rows[here]
+
+
+def _read_box(
+    file: BinaryIO, begin: int, shape: Sequence[int], offsets: Sequence[int], into: Tensor
+) -> None:
+    """Fill `into` with a box of the tensor whose bytes begin there."""
+    if not into.numel():
+        return
+    row_bytes = math.prod(shape[1:]) * into.itemsize
+    if offsets:
+        begin += offsets[0] * row_bytes
+    if into.shape[1:] == tuple(shape[1:]):
+        file.seek(begin)
+        memory = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
+        _fill(file, memory)
+        if memory is not into:
+            into.copy_(memory)
+    elif into[0].numel() * into.itemsize < _WORTH_A_CALL:
+        stored = StoredTensor(into.dtype, (len(into), *shape[1:]), begin)
+        file.seek(begin)
+        _read_through(
+            file, stored, [Slice(stored.shape, (0, *offsets[1:]), into)], lambda data: None
+        )
+    else:
+        for number, row in enumerate(into):
+            _read_box(file, begin + number * row_bytes, shape[1:], offsets[1:], row)
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Warned
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
+from assay.engine.checkpoint.own_share import Share
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.loop.run_parts import RunParts
-from assay.engine.numerics.dtensor import distribute_state_like
+from assay.engine.numerics.dtensor import distribute_state_like, is_dtensor
 from assay.engine.optim.optimizer_step_base import Stateful
 
 PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "state")
@@ -58,6 +59,17 @@ def _owed_handlers(engine: RunParts) -> dict[str, Any]:
     if owed is None:
         return {}
     return {"owed": {"event": str(owed.event), "count": owed.count, "names": list(owed.names)}}
+
+
+def share_of(engine: RunParts) -> Share | None:
+    """Return the share of this rank in the model; None where it has all of it."""
+    layouts = {
+        name: parameter
+        for name, parameter in engine.process.model.named_parameters(remove_duplicate=False)
+        if is_dtensor(parameter)
+    }
+    elsewhere = engine.pipeline.elsewhere if engine.pipeline is not None else ()
+    return Share(layouts=layouts, elsewhere=elsewhere) if layouts or elsewhere else None
 
 
 def restore(engine: RunParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:
@@ -116,10 +128,10 @@ def resume(engine: RunParts, saver: Saver, name: str | int = "") -> int:
     step = 0
     if name:
         step = saver.find(name).step
-        parts = saver.load(name)
+        parts = saver.load(name, share=share_of(engine))
         restore(engine, parts)
     elif found:
-        newest, parts, skipped = saver.newest()
+        newest, parts, skipped = saver.newest(share=share_of(engine))
         step = newest.step
         restore(engine, parts)
     engine.recorder.rewind(step)

@@ -69,6 +69,21 @@ def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
     return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)
 
 
+def from_local_like(divided: Tensor, part: Tensor) -> Tensor:
+    """Return the tensor of which `part` is this rank's, laid out as `divided` and on its device."""
+    from torch.distributed.tensor import DTensor  # loaded where a model is divided
+
+    layout: Any = divided
+    return DTensor.from_local(
+        part.to(local_tensor(divided).device),
+        layout.device_mesh,
+        layout.placements,
+        run_check=False,
+        shape=layout.shape,
+        stride=layout.stride(),
+    )
+
+
 def distribute_state_like(now: Any, saved: Any) -> Any:
     """Return a saved state with its tensors distributed as those of `now`, built the same."""
     if is_dtensor(now) and isinstance(saved, Tensor) and saved.shape == now.shape:
@@ -188,14 +203,4 @@ def _put_together(value: Any, before: Any, parameter: Tensor, part: Tensor) -> A
         return value
     if isinstance(before, Tensor) and local_tensor(before) is value:
         return before
-    from torch.distributed.tensor import DTensor
-
-    home: Any = parameter
-    return DTensor.from_local(
-        value,
-        home.device_mesh,
-        home.placements,
-        run_check=False,
-        shape=home.shape,
-        stride=home.stride(),
-    )
+    return from_local_like(parameter, value)

@@ -1,0 +1,74 @@
+"""Ranks that read a checkpoint read their own slices, and verify it together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.parallel.launching import answers, script
+from warm_python import Run
+
+SCRIPT = Path(__file__).with_name("reading_cases.py")
+cases = script("reading_cases", SCRIPT)
+RANKS = 2
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, warm: Run) -> dict[str, list[Any]]:
+    """What each rank gave in every case, all of them in one launch."""
+    folder = tmp_path_factory.mktemp("reading")
+    told = answers(SCRIPT, folder, RANKS, list(cases.CASES), warm=warm)
+    return {name: [each[name] for each in told] for name in cases.CASES}
+
+
+@pytest.mark.parametrize(
+    ("case", "shares"),
+    [
+        ("same layout", 1.0),  # each verifies the files that it reads
+        ("same layout, unverified", 1.0),
+        ("from one", 2.0),  # of files that all need it verifies as much as it needs
+        ("from one, unverified", 1.0),
+        ("from rows to columns", 2.0),
+        ("from rows to columns, unverified", 2.0),
+    ],
+)
+def test_a_rank_reads_its_own_slices_and_its_part_of_what_is_to_be_verified(
+    found: dict[str, list[Any]], case: str, shares: float
+) -> None:
+    for each in found[case]:
+        assert each["is equal"] and each["groups"]
+        assert each["listener"] == 256 * 256
+        assert each["share"] < 0.55 * each["state"]
+        assert each["read"] <= 1.05 * shares * each["share"]
+
+
+@pytest.mark.parametrize(
+    ("case", "file"),
+    [
+        ("damage of rank 1", "optimizer-rank1.safetensors"),
+        ("damage in the rows of rank 1", "EMA.safetensors"),
+        ("damage in a header", "model.safetensors"),
+    ],
+)
+def test_damage_stops_all_ranks_with_one_error_and_all_resume_from_the_checkpoint_before(
+    found: dict[str, list[Any]], case: str, file: str
+) -> None:
+    first, *others = found[case]
+
+    told, step, skipped, is_read_unverified = first
+    assert told.startswith(f"The checkpoint is damaged: {file} is not what was written.")
+    assert "step-000000002" in told and "Take an older one" in told
+    assert step == 1
+    assert skipped == [f"The checkpoint is damaged: {file} is not what was written"]
+    assert is_read_unverified
+    assert all(each == first for each in others)
+
+
+def test_what_one_rank_cannot_read_is_the_error_of_all(found: dict[str, list[Any]]) -> None:
+    first, *others = found["one cannot read"]
+
+    assert "MemoryError" in first or "no room" in first
+    assert all(each == first for each in others)
