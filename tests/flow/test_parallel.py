@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import assay as assay_package
+from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.formats import run_file
 from assay.store.series import read_series
 from flow.conftest import PLAIN, SRC, as_it_was, wait_for
@@ -328,6 +329,9 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
     assert "mesh: pipeline 2 = 2 processes" in piped.stderr
     assert "stage 0 (pipeline rank 0)  0, 1  40 parameters" in piped.stderr
     assert "stage 1 (pipeline rank 1)  2     18 parameters" in piped.stderr
+    newest = sorted(only_run(toy).glob("checkpoints/step-?????????"))[-1]
+    stages = [read_tensors(newest / f"model{ending}.safetensors") for ending in ("", "-rank1")]
+    assert [{name[0] for name in stage} for stage in stages] == [{"0"}, {"2"}]
     for count in (2, 1):
         with as_it_was(only_run(toy)) as run:
             gone_on = assay("resume", "last", f"parallel.pipeline={count}")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from assay.core.errors import AssayError
+from assay.core.events import Event, Handler
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import (
@@ -34,13 +35,21 @@ from assay.engine import (
     Probe,
     Process,
 )
+from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.folder import Where
+from assay.engine.checkpoint.folder import load as load_folder
+from assay.engine.checkpoint.saver import Saver
+from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.engine.data.instance import DistTensorData, Instance
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture, own_parts, restore, share_of
 from assay.engine.metrics.outputs import Collect
+from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 from assay.engine.parallel.data import join_data_parallel
+from assay.engine.parallel.distributed_group import CheckpointGroup
 from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
+from assay.engine.parallel.pipeline_stages import merge_states, to_host
 from assay.engine.parallel.process_group import init_mesh
 
 WIDTH = 6
@@ -212,7 +221,19 @@ def train(
     if resumed is not None:
         restore(engine, resumed)
     engine.run()
-    return engine, capture(engine)
+    return engine, whole_state(engine)
+
+
+def whole_state(engine: Engine) -> dict[str, Any]:
+    """Return the state of all stages in memory, on the first rank; of this one elsewhere."""
+    pipeline: Any = engine.pipeline
+    parts = own_parts(engine)
+    if pipeline is None:
+        return parts
+    states = pipeline.ranks.gather_pipeline(to_host(parts))
+    order = {name: i for i, name in enumerate(pipeline.order)}
+    found: dict[str, Any] = merge_states(states, order) if states else parts
+    return found
 
 
 def numbers(found: tuple[Engine, dict[str, Any]]) -> dict[str, Any]:
@@ -327,10 +348,71 @@ def from_one() -> Any:
             Means(model), Loader(points(), batch_size=12, shuffle=True, accumulate=4), steps=3
         )
         engine.run()
-        box = [capture(engine)]  # type: ignore[list-item]
+        box = [own_parts(engine)]  # type: ignore[list-item]
     if group:
         dist.broadcast_object_list(box, src=0)
     return numbers(train(resumed=box[0]))
+
+
+class Logbook:
+    """Listener with a state of its own, of no weights, on each stage another."""
+
+    def __init__(self) -> None:
+        self.seen = torch.zeros(3)
+
+    def handlers(self) -> list[Handler]:
+        return [Handler(event=Event.STEP_END, fn=self.note)]
+
+    def note(self) -> None:
+        self.seen += 1 + (dist.get_rank() if dist.is_initialized() else 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen.clone()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
+def saved() -> Any:
+    """What is sent to the first rank for a checkpoint, what each writes, and what each reads."""
+    rank = dist.get_rank()
+    engine, parts = train(dropout=0.4, steps=3, parts=(EMA(0.5), Logbook()))
+    folder = Path(sys.argv[1]) / "checkpoints"
+    saver = Saver(folder, writers=CheckpointGroup())
+    pipeline: Any = engine.pipeline
+    gather, sent = pipeline.ranks.gather_pipeline, []
+
+    def gather_counted(value: Any) -> Any:
+        sent.append(len(list(tensors_in(value))))
+        return gather(value)
+
+    pipeline.ranks.gather_pipeline = gather_counted
+    saver.save(capture(engine), Where(step=3))
+    own = saver.load(share=share_of(engine))
+    whole = load_folder(folder / "step-000000003")
+    box = [parts if rank == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    gone_on, _ = train(dropout=0.4, parts=(EMA(0.5), Logbook()), resumed=own)
+    uncut, _ = train(dropout=0.4, parts=(EMA(0.5), Logbook()))
+    return {
+        "sent": sent,
+        "is whole": digest(whole) == digest(box[0]),
+        "read": sorted({name for part in ("model", "EMA") for name in weights_in(own[part])}),
+        "own": sorted(dict(engine.process.model.named_parameters())),
+        "written": sorted(
+            name
+            for file in folder.glob(f"step-000000003/model{'-rank1' if rank else ''}.s*")
+            for name in read_tensors(file)
+        ),
+        "goes on": digest(own_parts(gone_on)["model"]) == digest(own_parts(uncut)["model"]),
+        "steps": [gone_on.state.step, uncut.state.step],
+        "logbook": whole["Logbook"]["seen"].tolist(),
+    }
+
+
+def weights_in(state: Any) -> list[str]:
+    table = state.get("weights", state)
+    return [name for name in table if isinstance(table[name], Tensor)]
 
 
 class Classes(Means):
@@ -389,7 +471,7 @@ SAME: tuple[Callable[[], Any], ...] = (
     from_one,
 )
 """What a pipeline does as one process does."""
-OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, evaluated, twice)
+OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, saved, evaluated, twice)
 
 
 def main(folder: str, rank: str, ranks: str) -> None:

@@ -65,6 +65,23 @@ def test_what_is_watched_in_a_pipeline_is_the_whole_model_once() -> None:
 
 
 @pytest.mark.slow
+def test_each_stage_writes_and_reads_its_own_weights_and_sends_none_of_them(
+    pipeline: list[Any],
+) -> None:
+    first, last = (each["saved"] for each in pipeline)
+
+    for each in (first, last):
+        assert each["is whole"] and each["goes on"]
+        assert each["read"] == each["own"]
+        assert each["sent"] == [1]  # of the listener, whose state belongs to no weight
+        assert each["logbook"] == [3.0, 3.0, 3.0]  # that of the first rank
+        assert each["steps"] == [6, 6]
+    assert first["written"] == first["own"]
+    assert last["written"] == sorted({*last["own"]} - {"inward.weight"})  # the first has it too
+    assert {*first["own"]} & {*last["own"]} == {"inward.weight"}
+
+
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_on_one_stage_stops_all_with_their_weights_as_before(
     pipeline: list[Any],
 ) -> None:

@@ -29,7 +29,7 @@ from assay.engine.checkpoint.state_trials import ModelTrial, try_optimizer_state
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture, own_parts
 from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
@@ -111,7 +111,7 @@ class Save:
 
     def rehearse(self, engine: Engine) -> None:
         """Encode, decode and load the state in memory, to fail before the first step if it must."""
-        for part, state in capture(engine).items():
+        for part, state in own_parts(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
         if engine.pipeline is None:

@@ -37,6 +37,7 @@ from torch import Tensor
 from assay.core.errors import CheckpointError
 from assay.engine.numerics.dtensor import chunk_offsets, is_dtensor, local_tensor
 from assay.engine.numerics.sparse import COMPRESSED, assemble_sparse, components, is_sparse
+from assay.engine.numerics.structures import table_like
 
 FILE_DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -81,6 +82,13 @@ class Encoded:
     boxes: dict[str, Box] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Part of a state that another process has encoded, which writes its tensors."""
+
+    tree: Any
+
+
 def encode(state: Any, *, path: str = "") -> Encoded:
     """Encode a tree of state; CheckpointError names the path of the first unsupported value.
 
@@ -95,6 +103,30 @@ def encode(state: Any, *, path: str = "") -> Encoded:
             "A checkpoint cannot keep what contains itself, or is nested this deep."
         ) from None
     return Encoded(tree, encoder.tensors, encoder.boxes)
+
+
+def encode_entries(state: Any, names: Collection[str]) -> Any:
+    """Return a state in which what its tables hold under these names is a Fragment.
+
+    Their tensors have the names that `encode` gives them.
+    """
+    encoder = _Encoder()
+
+    def replace(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return table_like(
+            value,
+            (
+                (key, (encode_entry if key in names else replace)(each, f"{path}.{key}"))
+                for key, each in value.items()
+            ),
+        )
+
+    def encode_entry(value: Any, path: str) -> Fragment:
+        return Fragment(encoder.value(value, path))
+
+    return replace(state, "")
 
 
 def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -386,6 +418,7 @@ _ENCODERS: dict[type, Callable[[_Encoder, Any, str], Any]] = {
     torch.dtype: lambda e, v, p: {_MARK: ["dtype", str(v).removeprefix("torch.")]},
     torch.device: lambda e, v, p: {_MARK: ["device", str(v)]},
     torch.Size: lambda e, v, p: {_MARK: ["size", *v]},
+    Fragment: lambda e, v, p: v.tree,
     np.ndarray: _Encoder.array,
 }
 

@@ -26,7 +26,10 @@ PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "st
 
 
 def capture(engine: RunParts) -> dict[str, Any]:
-    """Everything a checkpoint keeps, by part; each listener with a state is a part of its own."""
+    """Everything that this process writes into a checkpoint, by part.
+
+    Each listener with a state is a part of its own.
+    """
     parts = own_parts(engine)
     return parts if engine.pipeline is None else engine.pipeline.merge_checkpoint(parts)
 

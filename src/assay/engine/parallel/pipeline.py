@@ -6,7 +6,7 @@ The schedules of `torch.distributed.pipelining` decide which stage takes which m
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from assay.core.errors import InputError, PeerError
+from assay.core.errors import CheckpointError, InputError, PeerError
+from assay.engine.checkpoint.codec import encode_entries
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import restore_generators
@@ -29,6 +30,7 @@ from assay.engine.parallel.pipeline_stages import (
     drop_weights,
     keep_weights,
     merge_states,
+    only_weights,
     sendable,
     shape_only,
     shapes_of,
@@ -241,17 +243,19 @@ class Pipeline:
         return {name: value for table in tables for name, value in table.items()}
 
     def merge_checkpoint(self, parts: dict[str, Any]) -> dict[str, Any]:
-        """Return the checkpoint of the whole model on the saving rank, this rank's own elsewhere.
+        """Return what this rank writes of a checkpoint of the whole model. Collective.
 
-        Collective.
+        Each writes what it has of weights, and of what goes with them by their names. The first
+        rank writes the rest, and knows of all that others write.
         """
-        parts = to_host(parts)
-        if self.ranks.line[0] != 0:
-            return parts
-        states = self.ranks.gather_pipeline(parts)
-        if not states:
-            return parts
-        found: dict[str, Any] = merge_states(states, {name: i for i, name in enumerate(self.order)})
+        names = {name: i for i, name in enumerate(self.order)}
+        parts = to_host(parts, besides=names)
+        states = []
+        if self.ranks.line[0] == 0:
+            states = self.ranks.gather_pipeline(_encode_weights(parts, names))
+        found: dict[str, Any] = (
+            merge_states([parts, *states[1:]], names) if states else only_weights(parts, names)
+        )
         return found
 
     def local_checkpoint(self, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -458,6 +462,14 @@ def _is_of_peer(error: RuntimeError) -> bool:
     """Return True for an error of a connection to another process."""
     said = str(error)
     return isinstance(error, dist.DistError) or "gloo" in said or "onnection" in said
+
+
+def _encode_weights(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return parts with everything under the names of weights encoded; {} where that fails."""
+    try:
+        return {part: encode_entries(state, names) for part, state in parts.items()}
+    except CheckpointError:
+        return {}  # the saver finds the same, and tells the other ranks
 
 
 class _StageModule(nn.Module):

@@ -356,13 +356,34 @@ def drop_weights(state: Any, elsewhere: Collection[str]) -> Any:
     return state
 
 
-def to_host(state: Any) -> Any:
-    """Return a state with full tensors in host memory; collective if any is a DTensor."""
+def only_weights(state: Mapping[str, Any], names: Collection[str]) -> Any:
+    """Return the tables of a state with nothing but what they hold under these names."""
+    return table_like(
+        state,
+        (
+            (key, value if key in names else only_weights(value, names))
+            for key, value in state.items()
+            if key in names or isinstance(value, dict)
+        ),
+    )
+
+
+def to_host(state: Any, besides: Collection[str] = ()) -> Any:
+    """Return a state with full tensors in host memory; collective if any is a DTensor.
+
+    What its tables hold under the names `besides` stays as it is.
+    """
     if isinstance(state, Tensor):
         return full_tensor(state.detach()).cpu()
     if isinstance(state, dict):
-        return table_like(state, ((key, to_host(value)) for key, value in state.items()))
-    return type(state)(map(to_host, state)) if type(state) in (list, tuple) else state
+        items = (
+            (key, value if key in besides else to_host(value, besides))
+            for key, value in state.items()
+        )
+        return table_like(state, items)
+    if type(state) not in (list, tuple):
+        return state
+    return type(state)(to_host(each, besides) for each in state)
 
 
 def _are_groups(state: Any) -> bool:
