@@ -137,7 +137,7 @@ engine/rehearse/imagined_ranks.py: imagined_mesh
 engine/loop/failed_step.py: explain_failure
 engine/parallel/data.py: _check_shareable*4
 engine/metrics/outputs.py: check_mergeable*2
-engine/parallel/layout.py: Layout._check_stages*3 Layout.check_micro_batches*2
+engine/parallel/layout.py: Layout._check_stages*2 Layout.check_micro_batches*2
 engine/parallel/pipeline.py: Pipeline._hand_over*2 Pipeline._loss Pipeline._uncalled_error Pipeline.join
 engine/parallel/pipeline_stages.py: _find_starts*3 _balance_starts _parts*3 pipeline_parts*2 split_model
 engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _roots _blocks_named_by_model*2

@@ -325,6 +325,7 @@ def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
     report = rehearsed(assay, *PIPELINE, "--memory", "80MB")
     every = rehearsed(assay, *PIPELINE, "parallel.schedule=gpipe", "train.accumulate=8")
     twice = rehearsed(assay, *PIPELINE, "parallel.schedule=interleaved")
+    sharded = rehearsed(assay, *PIPELINE, "parallel.shard=2")["ranks"]
 
     assert "rank 0       stage 0: 0, 1, 2, 3, 4, 5, 6" in said.stdout
     first, last = report["ranks"]
@@ -335,6 +336,9 @@ def test_a_pipeline_is_rehearsed_rank_by_rank(assay, toy: Path) -> None:
         assert memory["weights_bytes"] == memory["gradients_bytes"] == 4 * rank["parameters"]
         assert memory["optimizer_bytes"] == pytest.approx(8 * rank["parameters"], rel=0.01)
     assert report["memory"] in (first["memory"], last["memory"])
+    for rank, half in zip((first, last), sharded, strict=True):
+        for what in ("weights_bytes", "optimizer_bytes"):
+            assert half["memory"][what] == pytest.approx(rank["memory"][what] / 2, rel=0.02)
     # a micro-batch of 64 x 128 numbers each way, four times; 1 of 5 turns is spent waiting
     sent = [rank["traffic"][0]["sent_bytes"] for rank in (first, last)]
     assert sent == pytest.approx([4 * 64 * 128 * 4] * 2, rel=0.001)

@@ -1,8 +1,8 @@
 """One model trained under every layout of so many processes: `python matrix.py FOLDER RANK RANKS`.
 
 A row is a layout of `LAYOUTS`, a column a way of training of `WAYS`; each cell is trained in double
-precision. Layouts of four processes take the first way and the last, which does what the others
-do. To add an axis, add its layouts: all cells of one number of processes run in one launch.
+precision. Layouts of more processes than two take the first way and the last, which does what the
+others do. To add an axis, add its layouts: all cells of one number of processes run in one launch.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ LAYOUTS: dict[int, tuple[Layout, ...]] = {
         Layout(shard=2, tensor=2),
         Layout(pipeline=2, data=2),
         Layout(pipeline=2, tensor=2),
+        Layout(pipeline=2, shard=2),
+        Layout(pipeline=2, shard=2, schedule="gpipe", stage=1),
+        Layout(pipeline=2, shard=2, schedule="interleaved", stage=2),
+    ),
+    8: (
+        Layout(data=2, shard=2, tensor=2),
+        Layout(pipeline=2, data=2, tensor=2),
+        Layout(pipeline=2, shard=2, tensor=2),
+        Layout(pipeline=2, data=2, shard=2),
+        Layout(pipeline=2, data=2, shard=2, schedule="interleaved", stage=1),
     ),
 }
 """What is trained on how many processes."""
@@ -51,7 +61,15 @@ WAYS: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulate": 2},
     "checkpointed": {"activation_checkpoint": True},
     "clipped": {"clip_norm": 0.2},
-    "all": {"accumulate": 2, "activation_checkpoint": True, "clip_norm": 0.2},
+    "weighed": {"is_weighed": True},
+    "dropped": {"dropout": 0.3},
+    "all": {
+        "accumulate": 2,
+        "activation_checkpoint": True,
+        "clip_norm": 0.2,
+        "is_weighed": True,
+        "dropout": 0.3,
+    },
 }
 
 
@@ -73,42 +91,59 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Blocks between what is read in and what is read out. No dropout, no running statistics."""
+    """Blocks between what is read in and what is read out, which share a weight.
 
-    def __init__(self, width: int = 6, depth: int = 4) -> None:
+    There are no running statistics. Dropout is in the first stage of a pipeline: a later one has random numbers of its own.
+    """
+
+    def __init__(self, width: int = 6, depth: int = 4, dropout: float = 0.0) -> None:
         super().__init__()
         self.inlet = nn.Linear(4, width)
+        self.drop = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.outlet = nn.Linear(width, 3)  # an odd number: it does not divide evenly
 
-    def pipeline_split(self) -> list[nn.Module]:
-        return [self.inlet, *self.blocks, self.outlet]
+    def pipeline_split(self) -> list[Any]:
+        last = (self.read_out, "outlet", "inlet.weight")
+        return [self.inlet, self.drop, *self.blocks, last]
+
+    def read_out(self, x: Tensor) -> Tensor:
+        out: Tensor = self.outlet(x) + (x @ self.inlet.weight)[:, :3]
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.inlet(x)
+        x = self.drop(self.inlet(x))
         for block in self.blocks:
             x = block(x)
-        out: Tensor = self.outlet(x)
-        return out
+        return self.read_out(x)
 
     def tensor_plan(self) -> dict[str, str]:
         return {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
 
 
 class Fit(Process):
-    def __init__(self, model: nn.Module, *, clip_norm: float | None = None) -> None:
+    """Mean of squares; where `is_weighed`, a sum, with the number of samples that count."""
+
+    def __init__(
+        self, model: nn.Module, *, clip_norm: float | None = None, is_weighed: bool = False
+    ) -> None:
         self.model = model
+        self.is_weighed = is_weighed
         self.metrics: dict[str, Any] = {}
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         self.backward = OptimizerStep(optimizer, clip_norm=clip_norm)
 
     def forward_step(self, batch: Any) -> tuple[Any, Any]:
         inputs, target = batch
-        loss = (self.model(inputs) - target).square().mean()
-        return loss, {"loss": loss.detach()}
+        squares = (self.model(inputs) - target).square()
+        loss = squares.mean()
+        if not self.is_weighed:
+            return loss, {"loss": loss.detach()}
+        counts = inputs[:, 0] > 0.3
+        return (squares[counts].sum(), counts.sum()), {"loss": loss.detach()}
 
 
-def samples(size: int = 40) -> TensorDataset:
+def samples(size: int = 37) -> TensorDataset:
     draw = torch.Generator().manual_seed(0)
     inputs = torch.randn(size, 4, generator=draw, dtype=torch.float64)
     return TensorDataset(inputs, inputs[:, :3] * inputs[:, 1:])
@@ -118,7 +153,7 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     """Return losses, gradient norms and weights of a training; one process is the reference."""
     options = dict(WAYS[way])
     torch.manual_seed(0)
-    model = Net().double()
+    model = Net(dropout=options.pop("dropout", 0.0)).double()
     mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     is_recomputed = options.pop("activation_checkpoint", False)
     recompute(model, is_recomputed)

@@ -263,8 +263,6 @@ def test_a_process_that_never_calls_its_model_is_told_on_the_first_stage(mesh: M
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"pipeline": 2, "shard": 2}, "pipeline 2 x shard 2 is not there"),
-        ({"pipeline": 2, "zero": {"stage": 1}, "data": 2}, "pipeline 2 x shard 2 is not there"),
         ({"pipeline": 2, "stages": 3}, "3 stages cannot be divided evenly among 2 processes"),
         (
             {"pipeline": 2, "stages": 4},
@@ -292,3 +290,30 @@ def test_a_schedule_knows_its_micro_batches_and_how_long_processes_wait() -> Non
     # v stages each.
     assert Layout(pipeline=4).waiting(8) == pytest.approx(3 / 11)
     assert interleaved.waiting(8) == pytest.approx(1.5 / 9.5)
+
+
+@pytest.mark.parametrize(
+    ("rank", "schedule", "blocks"),
+    [
+        (0, "1f1b", ["letters", "blocks.0", "blocks.1"]),
+        # The function at the end uses the weight of the embedding by its name.
+        (2, "1f1b", ["blocks.2", "blocks.3"]),
+        (0, "interleaved", ["letters", "blocks.2", "blocks.3"]),
+        (2, "interleaved", ["blocks.0", "blocks.1"]),
+    ],
+)
+def test_blocks_that_a_stage_calls_are_gathered_alone(
+    rank: int, schedule: Any, blocks: list[str]
+) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+    try:
+        layout = Layout(pipeline=2, shard=2, schedule=schedule)
+        mesh = init_mesh(layout, torch.device("cpu"))
+        model = Net()
+        section = ParallelSection(shard_blocks=["letters", "blocks.*"])
+
+        partition_model(model, mesh, section)
+
+        assert list(mesh.ranks.sharding.blocks) == blocks
+    finally:
+        dist.destroy_process_group()

@@ -133,8 +133,7 @@ class TrainLoop(RunParts):
             self.randomness.begin(state.step, ranks.micro_batch_number(i))
             state.batch = batch
             ranks.beats.beat()
-            if ranks.is_distributed and window.sizes is not None:
-                self.logged.is_idle = ranks.is_idle = not window.sizes[i]
+            self._note_idle(window, i)
             bus.fire_at(Event.BACKWARD_BEGIN, state.micro_step)
             yield batch
             if self.randomness.end():
@@ -171,6 +170,7 @@ class TrainLoop(RunParts):
 
         def begin(i: int, stage: int) -> None:
             state.batch = window.batches[i]
+            self._note_idle(window, i)
             self.randomness.begin(state.step, self.ranks.micro_batch_number(i), stage)
 
         for i in range(len(window.batches)):
@@ -181,6 +181,11 @@ class TrainLoop(RunParts):
         for _ in window.batches:
             state.micro_step += 1
             bus.fire_at(Event.BACKWARD_END, state.micro_step)
+
+    def _note_idle(self, window: Window, i: int) -> None:
+        """Note whether micro-batch `i` counts for nothing on this rank."""
+        if self.ranks.is_distributed and window.sizes is not None:
+            self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
 
     def _note_draws(self) -> None:
         """Note that training draws from numpy or `random`: from here on they are keyed as well."""

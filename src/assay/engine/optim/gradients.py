@@ -417,7 +417,7 @@ class Gradients:
         """Sum the gradients over all ranks; shards are summed already."""
         if self._buckets is not None:
             self._buckets.finish()
-            self.ranks.all_reduce_tied_(self.parameters)
+        self.ranks.all_reduce_tied_(self.parameters)
 
     # ------------------------------------------------------------------------ are they finite
 

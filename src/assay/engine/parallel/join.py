@@ -38,6 +38,10 @@ def partition_model(
         from assay.engine.parallel.tensor_parallel import apply_tensor_plan
 
         apply_tensor_plan(model, mesh.devices["tensor"], section.tensor_plan)
+    if mesh.layout.pipeline > 1:
+        assert isinstance(mesh.ranks, StagedGroup)
+        group = mesh.devices["pipeline"].get_group()
+        mesh.pipeline = Pipeline(model, mesh.layout, mesh.ranks, group)
     if mesh.layout.shard > 1:
         from assay.engine.parallel.sharding import shard_model
 
@@ -45,10 +49,6 @@ def partition_model(
         mesh.ranks.sharding = shard_model(
             model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage, dtype=dtype
         )
-    if mesh.layout.pipeline > 1:
-        assert isinstance(mesh.ranks, StagedGroup)
-        group = mesh.devices["pipeline"].get_group()
-        mesh.pipeline = Pipeline(model, mesh.layout, mesh.ranks, group)
 
 
 def join_mesh(

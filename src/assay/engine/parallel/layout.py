@@ -80,11 +80,6 @@ class Layout:
     def _check_stages(self) -> None:
         if self.pipeline == 1:
             return
-        if self.shard > 1:
-            fix = "Use data in its place: each stage has the weights of its layers only."
-            raise InputError(
-                f"[parallel] pipeline {self.pipeline} x shard {self.shard} is not there.", fix=fix
-            )
         per_process, rest = divmod(self.stage_count, self.pipeline)
         if rest or not per_process:
             what = (
@@ -139,7 +134,8 @@ class Layout:
     @property
     def without_pipeline(self) -> Layout:
         """Layout of the ranks that would hold the whole model, each with all stages."""
-        return replace(self, pipeline=1, schedule="1f1b", stages=0, split=())
+        data = self.data_parallel_size
+        return replace(self, pipeline=1, data=data, shard=1, schedule="1f1b", stages=0, split=())
 
     @property
     def sizes(self) -> dict[str, int]:

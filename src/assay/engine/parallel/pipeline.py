@@ -5,10 +5,10 @@ The schedules of `torch.distributed.pipelining` decide which stage takes which m
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,7 @@ from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.parallel.data import JoinedEngine
 from assay.engine.parallel.distributed_group import StagedGroup
 from assay.engine.parallel.pipeline_stages import (
+    PipelinePart,
     Shapes,
     bytes_of,
     drop_weights,
@@ -91,9 +92,8 @@ class Pipeline:
         self.is_first = 0 in self.stages
         self.is_last = self.count - 1 in self.stages
         self.order = tuple(model.state_dict())
-        parameters = dict(model.named_parameters())
         self.elsewhere = keep_weights(model, self.cut.weights(*self.stages))
-        self.ranks.share(self._shared_parameters(parameters))
+        self.held = _HeldStages(model, self.cut.stages)
         self._group = group
         self._plans: OrderedDict[Any, Any] = OrderedDict()
         self._turn: _Turn | None = None
@@ -101,24 +101,22 @@ class Pipeline:
         self._handed: Tensor | None = None
         self._process: Any = None
         self._micro_batches: int | None = None
-        self._compute: Callable[[int, Any, dict[str, Any]], Any] = self._through
+        self._compute: Callable[[int, Any, dict[str, Any]], Any] = self.held
         self.is_measuring = False
         """Whether what stages compute now is of zeros, to learn its shapes."""
         self._known_boundaries: Sequence[Shapes] = ()
         model.forward = self._hand_over
 
-    def _shared_parameters(
-        self, parameters: Mapping[str, nn.Parameter]
-    ) -> list[tuple[tuple[int, ...], nn.Parameter]]:
+    def _shared_parameters(self) -> list[tuple[tuple[int, ...], nn.Parameter]]:
         """Return each trained parameter that this place shares with others, and all its places."""
         places: dict[str, set[int]] = {}
         for stage in range(self.count):
             for name in self.cut.weights(stage):
                 places.setdefault(name, set()).add(stage % self.ranks.places)
         shared = []
-        for name, parameter in parameters.items():
+        for name, parameter in self.model.named_parameters():
             own = places[name]
-            if len(own) > 1 and self.ranks.place in own and parameter.requires_grad:
+            if len(own) > 1 and parameter.requires_grad:
                 shared.append((tuple(sorted(own)), parameter))
         return shared
 
@@ -169,6 +167,28 @@ class Pipeline:
             return bytes_of(shapes) + bytes_of(gradients)
         return bytes_of(gradients if is_sent else shapes)
 
+    def own_blocks(self, blocks: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+        """Return the blocks that the stages of this rank call; of one that is split, its parts.
+
+        A part that is a function may use weights by their names, and a weight of two parts has to
+        be there for both: neither is called as a block.
+        """
+        own = [part for number in self.stages for part in self.cut.stages[number]]
+        uses = Counter(weight for part in own for weight in part.weights)
+        found: dict[str, nn.Module] = {}
+        for part in own:
+            if not isinstance(part.run, nn.Module) or any(uses[name] > 1 for name in part.weights):
+                continue
+            inside = set(part.run.modules())
+            own_of_part = {name: block for name, block in blocks.items() if block in inside}
+            is_split = any(part.run in set(block.modules()) for block in blocks.values())
+            found |= own_of_part or ({part.name: part.run} if is_split else {})
+        return {
+            name: block
+            for name, block in found.items()
+            if next(block.parameters(), None) is not None
+        }
+
     def use_boundaries(self, boundaries: Sequence[Shapes]) -> None:
         """Take these shapes between the stages, which a rehearsal has measured, in new schedules."""
         self._known_boundaries = boundaries
@@ -192,8 +212,9 @@ class Pipeline:
         self.layout.check_micro_batches(count, arithmetic=str(sizes or ""))
         self._process = process
         if precision is not None:
-            self._compute = precision(self._through)
+            self._compute = precision(self.held)
         process.backward.gradients.hand_on = self._take
+        self.ranks.share(self._shared_parameters())
         engine.pipeline = self
 
     def train(self, batches: Sequence[Any], begin: Callable[[int, int], None]) -> Any:
@@ -204,7 +225,7 @@ class Pipeline:
         """
         turn = self._turn = _Turn(batches, self._process.training_step, begin)
         try:
-            for first, count in self._alike(batches):
+            for first, count in self._rows(batches):
                 self._run(turn, first, count)
         finally:
             self._turn = None
@@ -263,16 +284,29 @@ class Pipeline:
         found: dict[str, Any] = drop_weights(dict(parts), self.elsewhere)
         return found
 
-    def _alike(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    def _rows(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Yield start and length of each row of micro-batches of equal shapes."""
-        first = 0
-        for _, row in groupby(map(shapes_of, batches)):
-            length = len(list(row))
+        shapes = [shapes_of(batch) for batch in batches]
+        begins = self._any_of_shards(
+            [not i or shapes[i] != shapes[i - 1] for i in range(len(shapes))]
+        )
+        starts = [i for i, is_begin in enumerate(begins) if is_begin]
+        for first, end in pairwise([*starts, len(batches)]):
+            length = end - first
             spare = length % self.ranks.places if self.layout.schedule == "interleaved" else 0
             for count in (length - spare, spare):
                 if count:
                     yield first, count
                     first += count
+
+    def _any_of_shards(self, flags: Sequence[bool]) -> Sequence[bool]:
+        """Return which flags are set on any rank that has shards of the same weights.
+
+        These ranks gather weights in each pass, and so make their passes in one order.
+        """
+        if self.ranks.sharding is None:
+            return flags
+        return [bool(count) for count in self.ranks.all_reduce_stage_values(flags)]
 
     def _run(self, turn: _Turn, first: int, count: int) -> None:
         """Run micro-batches from number `first` on through all stages and, in training, back."""
@@ -294,8 +328,11 @@ class Pipeline:
         """Return the schedule for `count` micro-batches of these shapes, equal on all stages."""
         is_training = torch.is_grad_enabled()
         kind = shapes_of(turn.batches[first]), count, is_training
+        (is_new,) = self._any_of_shards([kind not in self._plans])
+        boundaries = self._known_boundaries
+        if is_new and not boundaries:
+            boundaries = self._boundaries(turn, first)
         if kind not in self._plans:
-            boundaries = self._known_boundaries or self._boundaries(turn, first)
             self._plans[kind] = self._new_plan(boundaries, count, is_training=is_training)
             if len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
@@ -383,11 +420,6 @@ class Pipeline:
             turn.failed = error
             raise
 
-    def _through(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for part in self.cut.stages[number]:
-            args, kwargs = (part.run(*args, **kwargs),), {}
-        return args[0]
-
     def _loss(self, _: Any, micro: Tensor) -> Tensor:
         """Return the loss of one micro-batch, weighted for its window."""
         turn = self._turn
@@ -470,6 +502,20 @@ def _encode_weights(parts: Mapping[str, Any], names: Collection[str]) -> dict[st
         return {part: encode_entries(state, names) for part, state in parts.items()}
     except CheckpointError:
         return {}  # the saver finds the same, and tells the other ranks
+
+
+class _HeldStages(nn.Module):
+    """All stages of this rank as one module, around which sharded weights are gathered."""
+
+    def __init__(self, model: nn.Module, stages: Sequence[Sequence[PipelinePart]]) -> None:
+        super().__init__()
+        self.model = model
+        self.stages = stages
+
+    def forward(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for part in self.stages[number]:
+            args, kwargs = (part.run(*args, **kwargs),), {}
+        return args[0]
 
 
 class _StageModule(nn.Module):

@@ -103,19 +103,24 @@ def shard_model(
     has_replicas = mesh.layout.data > 1
     devices = mesh.devices["data", "shard"] if has_replicas else mesh.devices["shard"]
     found = _blocks(model, blocks)
+    roots = _roots(model)
+    if mesh.pipeline is not None:
+        found = mesh.pipeline.own_blocks(found)
+        roots = [mesh.pipeline.held]
     done: list[nn.Module] = []
     policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None)
     for module in found.values():
         fully_shard(module, mesh=devices, reshard_after_forward=stage == 3, mp_policy=policy)
         done.append(module)
-    for root in _roots(model):
+    for root in roots:
         if root not in done:
             fully_shard(root, mesh=devices, reshard_after_forward=None if stage == 3 else False)
             done.append(root)
     sharding = Sharding(modules=done, blocks=list(found), stage=stage, has_replicas=has_replicas)
-    for root in _roots(model):
+    is_answering = mesh.pipeline is None or mesh.pipeline.is_last
+    for root in roots:
         _accept_views(root)
-        if not found:
+        if not found and is_answering:
             root.register_forward_hook(sharding.look)
     for each in done:
         # What an engine differentiates is a share of the loss of the whole step: the gradient is
