@@ -63,8 +63,14 @@ class PreparedRun:
         assert self.saver_folder is not None
         self.attempt = attempt or self.attempt
         keep = self.scope.sections.checkpoint.keep
-        writers = self.scope.mesh.writers if self.scope.mesh is not None else None
-        return Saver(self.saver_folder, keep=keep, attempt=self.attempt, writers=writers)
+        mesh = self.scope.mesh
+        return Saver(
+            self.saver_folder,
+            keep=keep,
+            attempt=self.attempt,
+            writers=mesh.writers if mesh is not None else None,
+            readers=mesh.readers if mesh is not None else None,
+        )
 
 
 def make_engine(

@@ -20,13 +20,13 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from assay.core.errors import CheckpointError
 from assay.engine.callbacks.ema import EMA
-from assay.engine.checkpoint import tensor_file
+from assay.engine.checkpoint import own_share, tensor_file
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.optimizer_state import NamedState
 from assay.engine.checkpoint.own_share import Share
 from assay.engine.checkpoint.saver import Saver
-from assay.engine.numerics.dtensor import distribute_like, local_tensor
+from assay.engine.numerics.dtensor import distribute_like, is_dtensor, local_tensor
 from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
@@ -82,6 +82,23 @@ def counted() -> Iterator[list[int]]:
         del tensor_file.open  # type: ignore[attr-defined]
 
 
+@contextmanager
+def listing_verified() -> Iterator[list[str]]:
+    """List the files that this rank verifies."""
+    verified: list[str] = []
+    check = own_share.check_file  # type: ignore[attr-defined]
+
+    def check_listed(folder: Path, name: str, *args: Any) -> Any:
+        verified.append(name)
+        return check(folder, name, *args)
+
+    own_share.check_file = check_listed  # type: ignore[attr-defined, assignment]
+    try:
+        yield verified
+    finally:
+        own_share.check_file = check  # type: ignore[attr-defined]
+
+
 def trained(model: nn.Module) -> dict[str, Any]:
     """Parts of a checkpoint after a step: weights, moments and averages."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -98,7 +115,7 @@ def trained(model: nn.Module) -> dict[str, Any]:
 
 
 def layouts(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.named_parameters())
+    return {name: each for name, each in model.named_parameters() if is_dtensor(each)}
 
 
 def by_shard(rank: int, ranks: int) -> tuple[Mesh, nn.Module]:
@@ -122,10 +139,20 @@ def saved_by_one(folder: Path, rank: int, ranks: int) -> tuple[Saver, nn.Module,
     """The same from one process, resumed by all."""
     if rank == 0:
         for step in (1, 2):
-            Saver(folder).save(trained(net()), Where(step=step))
+            parts = {**trained(net()), "Counter": {"step": step}}
+            Saver(folder).save(parts, Where(step=step))
     mesh, model = by_shard(rank, ranks)
     dist.barrier()
     return Saver(folder, writers=mesh.writers), model, mesh
+
+
+def saved_by_replicas(folder: Path, rank: int, ranks: int) -> tuple[Saver, nn.Module, Mesh]:
+    """The same, resumed by ranks that each have the whole model."""
+    if rank == 0:
+        Saver(folder).save(trained(net()), Where(step=2))
+    mesh = init_mesh(Layout(data=ranks), torch.device("cpu"))
+    dist.barrier()
+    return Saver(folder, readers=mesh.readers), net(), mesh
 
 
 Save = Callable[[Path, int, int], tuple[Saver, nn.Module, Mesh]]
@@ -144,7 +171,7 @@ def read(save: Save, name: str, *, columns: bool = False, verify: bool = True) -
             )
             for name, each in divided.items()
         }
-    with counted() as count:
+    with counted() as count, listing_verified() as verified:
         parts = saver.load(share=Share(layouts=divided), verify=verify)
     whole = load(saver.folder / "step-000000002")
     expected = {
@@ -163,6 +190,8 @@ def read(save: Save, name: str, *, columns: bool = False, verify: bool = True) -
     own = {id(each): local_tensor(each).nbytes for each in tensors(parts)}
     return {
         "read": count[0],
+        "verified": sorted(verified),
+        "files": sorted(path.name for path in saver.folder.glob("step-000000002/*.safetensors")),
         "share": sum(own.values()),
         "state": sum({id(each): each.nbytes for each in tensors(whole)}.values()),
         "is equal": digest(found) == digest(expected),
@@ -205,7 +234,7 @@ def damaged(save: Save, name: str, file: str, *, at: float, to_header: bool = Fa
     except CheckpointError as error:
         told = str(error)
     manifest, _, skipped = saver.newest(share=own)
-    unverified = to_header or saver.load(share=own, verify=False).keys() == {
+    unverified = to_header or saver.load(share=own, verify=False).keys() >= {
         "model",
         "optimizer",
         "EMA",
@@ -233,11 +262,23 @@ def lone_failure() -> Any:
     return ""
 
 
+def of_two_minds() -> Any:
+    """Return the error of ranks that find different checkpoints under one name."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    saver, model, _ = saved_by_one(FOLDER[0] / "minds", rank, ranks)
+    try:
+        saver.load(1 + rank, share=Share(layouts=layouts(model)))
+    except CheckpointError as error:
+        return error.what
+    return ""
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "same layout": lambda: read(saved_together, "same"),
     "same layout, unverified": lambda: read(saved_together, "unverified", verify=False),
     "from one": lambda: read(saved_by_one, "one"),
     "from one, unverified": lambda: read(saved_by_one, "bare", verify=False),
+    "replicas": lambda: read(saved_by_replicas, "replicas"),
     "from rows to columns": lambda: read(saved_together, "columns", columns=True),
     "from rows to columns, unverified": lambda: read(
         saved_together, "bare-columns", columns=True, verify=False
@@ -252,6 +293,7 @@ CASES: dict[str, Callable[[], Any]] = {
         saved_together, "hurt-head", "model.safetensors", at=0, to_header=True
     ),
     "one cannot read": lone_failure,
+    "of two minds": of_two_minds,
 }
 
 

@@ -45,6 +45,29 @@ def test_a_rank_reads_its_own_slices_and_its_part_of_what_is_to_be_verified(
         assert each["read"] <= 1.05 * shares * each["share"]
 
 
+@pytest.mark.parametrize("case", ["same layout", "from one", "from rows to columns", "replicas"])
+def test_each_file_is_verified_by_one_rank_and_each_rank_has_its_part_of_that(
+    found: dict[str, list[Any]], case: str
+) -> None:
+    verified = [each["verified"] for each in found[case]]
+
+    assert sorted(name for names in verified for name in names) == found[case][0]["files"]
+    assert all(verified)
+
+
+def test_ranks_that_each_have_the_whole_model_read_it_and_verify_it_together(
+    found: dict[str, list[Any]],
+) -> None:
+    for each in found["replicas"]:
+        assert each["is equal"] and each["groups"]
+        assert each["share"] == each["state"]
+        assert each["read"] <= 1.05 * each["state"]
+
+
+def test_ranks_that_find_different_checkpoints_do_not_resume(found: dict[str, list[Any]]) -> None:
+    assert found["of two minds"] == ["Rank 1 finds another checkpoint than rank 0."] * RANKS
+
+
 @pytest.mark.parametrize(
     ("case", "file"),
     [

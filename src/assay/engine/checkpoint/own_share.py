@@ -44,7 +44,8 @@ class Share:
 class Readers(Protocol):
     """Group of processes that read together; all of them call the same methods."""
 
-    rank: int
+    @property
+    def rank(self) -> int: ...
 
     def gather(self, value: Any) -> list[Any]: ...
 
@@ -63,6 +64,7 @@ class _Plan:
     """Slices to read, by file and name, and the trees and tensors that states are made of."""
 
     files: Mapping[str, ManifestFile]
+    digest: str = ""
     trees: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     layouts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -103,12 +105,20 @@ def load_share(
     group = readers or _Alone()
     plan = _Plan({})
 
-    def begin() -> dict[str, int]:
+    def begin() -> list[Any]:
         nonlocal plan
         plan = _plan(folder, share, parts, verify=verify)
-        return plan.needs()
+        return [plan.digest, plan.needs()]
 
-    needs = _agree(group, begin)
+    told = _agree(group, begin)
+    needs = [need for _, need in told]
+    for rank, (digest, _) in enumerate(told):
+        if digest != told[0][0]:
+            raise CheckpointError(
+                f"Rank {rank} finds another checkpoint than rank 0.",
+                where=str(folder),
+                fix="Use a file system that all machines share.",
+            )
     owners = divide_files(plan.files.values(), needs)
     verified = {name for name, rank in owners.items() if verify and rank == group.rank}
 
@@ -152,7 +162,8 @@ def _plan(folder: Path, share: Share, parts: tuple[str, ...] | None, *, verify: 
     manifest, trees = open_parts(folder, parts=parts, verify=verify)
     listed = {file.name: file for file in manifest.files}
     wanted = [manifest.part(name) for name in trees]
-    plan = _Plan({name: listed[name] for part in wanted for name in part.files})
+    files = {name: listed[name] for part in wanted for name in part.files}
+    plan = _Plan(files, manifest.digest)
     for part in wanted:
         tree = plan.trees[part.name] = without_entries(trees[part.name], share.elsewhere)
         try:

@@ -26,7 +26,7 @@ from assay.engine.checkpoint.given_state import (
     parts_of,
     plain_info,
 )
-from assay.engine.checkpoint.own_share import Share, load_share
+from assay.engine.checkpoint.own_share import Readers, Share, load_share
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.checkpoint.together import Writers, outcome_of, raise_first_error, refuse_together
 from assay.engine.checkpoint.weights import load_into
@@ -52,7 +52,8 @@ class Saver:
     Usable alone: `Saver("ckpt").save_checkpoint(10, {"model": model, "epoch": 3}, {"loss": 0.5})`.
     `name` names the folders of `save_checkpoint`, as in "m-{time}-{loss:.4f}": of time, step, epoch
     and what is in the info. Where a state is divided among `writers`, all of them save, and what
-    one raises all raise; the first alone does the rest.
+    one raises all raise; the first alone does the rest. With a `share` they read together too, as
+    do `readers`, which are the writers if there are any.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Saver:
         run: str = "",
         attempt: int = 1,
         writers: Writers | None = None,
+        readers: Readers | None = None,
     ) -> None:
         if keep < 1:
             raise InputError(f"keep is {keep}; it must be at least 1.")
@@ -73,6 +75,7 @@ class Saver:
         self.run = run
         self.attempt = attempt
         self.writers = writers
+        self.readers = writers or readers
         # One thread writes at a time: the unfinished folder of another would look abandoned.
         self._lock = threading.RLock()
 
@@ -281,7 +284,7 @@ class Saver:
         `parts` are all that is read. `into` has the objects that are given their parts: by their
         `_load_state_dict` if they have one, else by `load_state_dict`. `verify` compares every file
         with its digest first. With `share` it is a state as `load_share` returns it, collectively
-        for the writers. Raises CheckpointError naming the damaged file.
+        for the readers. Raises CheckpointError naming the damaged file.
         """
         loaded = self._load(self._find(name)[0], parts=parts, verify=verify, share=share)
         for part, owner in (into or {}).items():
@@ -323,7 +326,7 @@ class Saver:
     ) -> dict[str, Any]:
         if share is None:
             return load(folder, parts=parts, verify=verify)
-        return load_share(folder, share, parts=parts, verify=verify, readers=self.writers)
+        return load_share(folder, share, parts=parts, verify=verify, readers=self.readers)
 
     def _complete(self) -> list[Checkpoint]:
         return [each for each in manifests.checkpoints(self.folder) if not each.why]

@@ -65,14 +65,16 @@ def _owed_handlers(engine: RunParts) -> dict[str, Any]:
 
 
 def share_of(engine: RunParts) -> Share | None:
-    """Return the share of this rank in the model; None where it has all of it."""
+    """Return the share of this rank in the model, to read with the others; None in one process."""
+    if not engine.ranks.is_distributed:
+        return None
     layouts = {
         name: parameter
         for name, parameter in engine.process.model.named_parameters(remove_duplicate=False)
         if is_dtensor(parameter)
     }
     elsewhere = engine.pipeline.elsewhere if engine.pipeline is not None else ()
-    return Share(layouts=layouts, elsewhere=elsewhere) if layouts or elsewhere else None
+    return Share(layouts=layouts, elsewhere=elsewhere)
 
 
 def restore(engine: RunParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:

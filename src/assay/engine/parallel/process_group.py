@@ -31,6 +31,21 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+@dataclass(frozen=True, slots=True)
+class ReadingGroup:
+    """All ranks of a run, as they read a checkpoint: before they train, not meanwhile."""
+
+    ranks: DistributedGroup
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank()
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value of each rank, in rank order."""
+        return self.ranks.all_gather_world(value)
+
+
 @dataclass(slots=True, kw_only=True)
 class Mesh:
     """Ranks of a run on their axes: `devices` has an axis for each name of AXES, of size 1 too.
@@ -45,6 +60,11 @@ class Mesh:
     pipeline: Pipeline | None = None
     """The stages of a split model that this process holds."""
     writers: CheckpointGroup | None = None
+
+    @property
+    def readers(self) -> ReadingGroup:
+        """All ranks, which read a checkpoint together."""
+        return ReadingGroup(self.ranks)
 
     def at(self, axis: str) -> int:
         """Return the place of this rank along an axis, from 0."""
