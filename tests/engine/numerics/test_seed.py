@@ -17,11 +17,15 @@ from assay.engine.numerics.seed import (
     INIT,
     ORDER,
     SAMPLE,
+    SEEDERS,
     STEP,
+    comparable_state,
     key,
+    keys,
     restore_generators,
     seed_all,
     seed_torch,
+    seeders_of,
 )
 
 numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
@@ -42,6 +46,33 @@ def test_a_key_that_was_once_used_stays_what_it_was() -> None:
 def test_different_numbers_have_different_keys(first: list[int], second: list[int]) -> None:
     assert (key(*first) == key(*second)) is (first == second)
     assert 0 <= key(*first) < 1 << 64
+
+
+@given(numbers, st.integers(0, 5))
+def test_keys_that_follow_each_other_are_those_made_one_by_one(
+    given: list[int], count: int
+) -> None:
+    *same, first = given
+    first = min(first, (1 << 63) - 6)
+
+    assert keys(*same, first, count=count) == [key(*same, first + i) for i in range(count)]
+
+
+@pytest.mark.parametrize("value", [0, 5, (1 << 64) - 1])
+def test_a_generator_alone_is_keyed_as_by_its_own_function(value: int) -> None:
+    torch.manual_seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    random.seed(value)
+    known = comparable_state()
+
+    for seeders in (SEEDERS, dict(zip(SEEDERS, seeders_of(SEEDERS), strict=True))):
+        seed_all(value ^ 1)
+        random.gauss()  # the second of two numbers waits beside the generator
+        np.random.standard_normal()
+        for name, put in seeders.items():
+            assert comparable_state()[name] != known[name]
+            put(value)
+            assert comparable_state()[name] == known[name]
 
 
 def test_no_two_purposes_share_a_stream() -> None:

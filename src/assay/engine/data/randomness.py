@@ -27,7 +27,9 @@ from assay.engine.numerics.seed import (
     comparable_state,
     key,
     key_all,
+    keys,
     restore_generators,
+    seeders_of,
 )
 
 Randomness = Literal["sample", "batch", "none"]
@@ -133,15 +135,15 @@ class Fetch:
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
         dataset = self.dataset
-        seeding = [SEEDERS[name] for name in self._drawn]
+        seeding = seeders_of(self._drawn)
         keyed = self._keyed
         own = self._own
         samples = []
         index = -1
-        seed, split, now = self.seed, self._split_key, self.at
+        now = self.at
+        values = keys(self.seed, SAMPLE, self._split_key, epoch, position, count=len(indices))
         try:
-            for at, index in enumerate(indices, position):
-                value = key(seed, SAMPLE, split, epoch, at)
+            for value, index in zip(values, indices, strict=True):
                 for put in seeding:
                     put(value)
                 for thing in keyed:

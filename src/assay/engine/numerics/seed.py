@@ -32,7 +32,7 @@ PIPE = 5  # (seed, PIPE, place, epoch, number): one draw of a stage of a stream
 BATCH = 6  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 as the epoch begins
 HOOK = 7  # (key of the micro-step, HOOK): what a process does to a batch before the model sees it
 
-_PACK = {n: struct.Struct(f"<{n}q").pack for n in range(1, 7)}
+_PACK = {n: struct.Struct(f"<{n}q").pack for n in range(7)}
 
 
 def checked_seed(seed: int) -> int:
@@ -47,6 +47,19 @@ def checked_seed(seed: int) -> int:
 def key(*numbers: int) -> int:
     """A 64-bit key from up to six signed 64-bit integers (blake2b)."""
     return int.from_bytes(blake2b(_PACK[len(numbers)](*numbers), digest_size=8).digest(), "little")
+
+
+def keys(*numbers: int, count: int) -> list[int]:
+    """Return `key(*numbers)` and the keys of the next `count - 1` last numbers."""
+    *same, first = numbers
+    begun = blake2b(_PACK[len(same)](*same), digest_size=8)
+    pack = _PACK[1]
+    found = []
+    for number in range(first, first + count):
+        hasher = begun.copy()  # half the time of a new one
+        hasher.update(pack(number))
+        found.append(int.from_bytes(hasher.digest(), "little"))
+    return found
 
 
 def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
@@ -277,12 +290,31 @@ class LentGenerators:
             np.random.set_state({**state, "has_gauss": 1, "gauss": self._gauss})
 
 
+_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
+_put_python, _put_numpy = super(random.Random, _PYTHON).seed, np.random.seed
+
+
+def _seed_python(value: int) -> None:
+    """Key `random` as its `seed` does, which asks for 0.3 us what type the number has."""
+    _put_python(value)
+    _PYTHON.gauss_next = None
+
+
 SEEDERS: Mapping[str, Callable[[int], object]] = {
     "torch": seed_torch,
-    "numpy": lambda value: np.random.seed(value & 0xFFFFFFFF),
-    "random": random.seed,
+    "numpy": lambda value: _put_numpy(value & 0xFFFFFFFF),
+    "random": _seed_python,
 }
 """Functions that key one global generator each, by its name; `key_all` keys all."""
+
+
+def seeders_of(names: Iterable[str]) -> list[Callable[[int], object]]:
+    """Return those of `SEEDERS` that key these generators; they hold until CUDA comes in use."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return [SEEDERS[name] for name in names]
+    on_cpu = {**SEEDERS, "torch": torch.default_generator.manual_seed}
+    return [on_cpu[name] for name in names]
+
 
 _SPARE: list[np.random.MT19937] = []
 """Bit generators for `LentGenerators`, one for each level; a new one takes 200 us."""
@@ -315,7 +347,6 @@ def _waiting_gauss(generator: Any) -> float | None:
     return None
 
 
-_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
 _WORDS = _Words.from_address(id(_PYTHON) + object.__basicsize__)
 
 
