@@ -347,6 +347,10 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
                 assert list(curves[1][name].values) == pytest.approx(
                     list(curves[0][name].values), abs=rounding
                 )
+            assert assay("resume", "last", "parallel.pipeline=1", "train.epochs=5").returncode == 0
+            losses = read_series(run / "metrics.bin")["train/loss"].values
+            assert len(losses) > len(curves[0]["train/loss"].values)
+            assert losses[-1] < max(losses[:8])
     few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")
     assert few.returncode == 2
     assert "A step has 1 micro-batch (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
