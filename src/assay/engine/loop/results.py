@@ -15,7 +15,13 @@ from assay.core.facts import Warned
 from assay.core.ports import NullRecorder
 from assay.engine.data.source import Window
 from assay.engine.loop.run_parts import RunParts
-from assay.engine.numerics.deferred import DeferredStep, DeferredSteps, DeferredUpdate
+from assay.engine.numerics.deferred import (
+    DeferredStep,
+    DeferredSteps,
+    DeferredUpdate,
+    Sums,
+    fetch_means,
+)
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
@@ -160,7 +166,7 @@ class StepResults:
         else:
             state.loss = partial(_loss_of, backward, update)
         ranks = self.parts.ranks
-        logged = self.parts.logged.take(ranks if ranks.is_distributed else None)
+        logged = self._take_logged()
         if update is not None or logged:
             before = {
                 "epoch": state.epoch,
@@ -184,10 +190,20 @@ class StepResults:
         if state.loss != state.loss and backward.non_finite == "stop":
             # A real nan would have been raised: user code made the update, and gave no loss.
             points.pop("train/loss", None)
-        ranks = parts.ranks if parts.ranks.is_distributed else None
-        if self.deferred is None and (ranks or parts.logged.means):
-            points = parts.logged.take_means("train", ranks) | points
+        if self.deferred is None and (parts.ranks.has_logged or parts.logged.means):
+            logged = fetch_means(self._take_logged())
+            points = {f"train/{name}": value for name, value in logged.items()} | points
         return points if state.epoch_step != 1 else {**points, **self._epoch()}
+
+    def _take_logged(self) -> Sums:
+        """Return (sum, weight) by name of what was logged in the newest step, over all ranks.
+
+        What this rank has logged since they agreed on whether there is something is of the next.
+        """
+        ranks = self.parts.ranks
+        if not ranks.is_distributed:
+            return self.parts.logged.take()
+        return self.parts.logged.take(ranks) if ranks.has_logged else {}
 
     def _epoch(self) -> dict[str, float]:
         """Return the epoch in its first step; it holds for every step from there on."""

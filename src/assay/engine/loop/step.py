@@ -143,6 +143,7 @@ class TrainLoop(RunParts):
 
     def update(self) -> None:
         """Update the weights; an update that is left out leaves nothing behind."""
+        self.ranks.has_logged = bool(self.logged.means)
         if self.process.update(self.state.step) is False:
             self.state.left_out += 1
             self.buffers.put_back()
@@ -202,6 +203,9 @@ class TrainLoop(RunParts):
         """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
         self.is_between_steps = False
         self.logged.is_idle = False
+        if self.ranks.is_in_step:  # no optimizer was due, and nothing was agreed on with its losses
+            (num_logging,) = self.ranks.all_reduce_values([self.ranks.has_logged])
+            self.ranks.has_logged = num_logging > 0
         self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
         self.ranks.broadcast_(self.process.model.buffers())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -113,9 +113,7 @@ class Perplexity:
 
 
 class Ranks(Protocol):
-    """Ranks over which means are merged. Both calls are collective."""
-
-    def all_reduce_values(self, values: Sequence[float]) -> list[float]: ...
+    """Ranks over which means are merged, by a collective call."""
 
     def all_gather(self, value: Any) -> list[Any]: ...
 
@@ -152,7 +150,7 @@ class LoggedMeans:
     def take(self, ranks: Ranks | None = None) -> Sums:
         """Return (sum, weight) by name, merged over `ranks`, and begin anew.
 
-        Waits for the device only where ranks have something to merge.
+        Over ranks it waits for the device.
         """
         means, self.means = self.means, {}
         sums = {name: (mean.total, mean.weight) for name, mean in means.items()}
@@ -169,8 +167,6 @@ class LoggedMeans:
 
 def _merge_over_ranks(sums: Sums, ranks: Ranks) -> Sums:
     """Return the sums and weights over all ranks; a name need not be on each of them."""
-    if not any(ranks.all_reduce_values([len(sums)])):
-        return {}
     own = {name: (float(total), float(weight)) for name, (total, weight) in sums.items()}
     merged: dict[str, Mean] = {}
     for theirs in ranks.all_gather(own):

@@ -28,7 +28,8 @@ class DataParallelGroup:
     `samples` and `micro_steps` are those of the current step, over all ranks. `is_idle` marks a
     micro-batch that counts for nothing: this rank runs it only because another one has one more.
     `is_in_step`: all ranks are in a step, whose gradients are not added up yet. Where one looks
-    again at a step that has failed, the others may not.
+    again at a step that has failed, the others may not. `has_logged`: any rank has logged values in
+    this step, to be merged.
     """
 
     is_distributed = False
@@ -49,6 +50,7 @@ class DataParallelGroup:
         self.micro_steps = 0
         self.is_idle = False
         self.is_in_step = False
+        self.has_logged = False
         self.sharding: Any = None
         self.beats: Heartbeats = NoHeartbeats()
 
@@ -71,13 +73,15 @@ class DataParallelGroup:
         """Return the sums over the ranks that hold the same part of the model."""
         return list(values)
 
-    def agree_on_kind(self, own: str) -> str:
-        """Return the kind of the losses of all ranks.
+    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+        """Return the kind of the losses of all ranks, and what `all_reduce_losses` would of `own`.
 
-        A rank without a loss has none, "", and takes that of rank 0, which always has one.
-        InputError where two ranks have different kinds.
+        None in its place, and that has to be called, off the CPU or where the kind is not that of
+        the step before. A rank without a loss has the kind "", and takes that of rank 0, which
+        always has one. All ranks know afterwards if one `has_logged`. InputError where two ranks
+        have different kinds.
         """
-        return own
+        return kind, own
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         """Return losses and weights, in double precision, added up to the same bits on each rank.

@@ -382,15 +382,18 @@ class Gradients:
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
         kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
-        is_named, names, _ = json.loads(self.ranks.agree_on_kind(kind))
-        has_sums = is_named and any(how for _, how in names)
-        if not has_sums:
-            self._all_reduce_()
         device = local_tensor(self.parameters[0]).device
         read = partial(_in_double, device=device)
         parts = [part for term in terms.values() for part in (term.sum(read), read(term.weight))]
-        none = torch.zeros(2 * len(names), dtype=torch.float64, device=device)
-        values = self.ranks.all_reduce_losses(torch.stack(parts) if parts else none)
+        none = partial(torch.zeros, dtype=torch.float64, device=device)
+        losses = torch.stack(parts) if parts else none(0)
+        kind, values = self.ranks.agree_on_losses(kind, losses)
+        is_named, names, _ = json.loads(kind)
+        has_sums = is_named and any(how for _, how in names)
+        if not has_sums:
+            self._all_reduce_()
+        if values is None:
+            values = self.ranks.all_reduce_losses(losses if parts else none(2 * len(names)))
         found = iter(values if defers else values.tolist())
         for (name, how), value, weight in zip(names, found, found, strict=True):
             total = torch.as_tensor(value, dtype=torch.float64)

@@ -50,6 +50,8 @@ class DistributedGroup(DataParallelGroup):
         self.bucket_bytes = bucket_bytes
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
         own = dist.get_process_group_ranks(group)
+        self._known = "", 0
+        """Kind of the losses of the newest step, and how many numbers of them are on the CPU."""
         self._world = dist.new_group(backend=host_backend())
         self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
@@ -62,20 +64,30 @@ class DistributedGroup(DataParallelGroup):
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def agree_on_kind(self, own: str) -> str:
-        kinds = [0.0] * self.size
-        kinds[self.rank] = _number_of(own)
-        kinds = self.all_reduce_stage_values(kinds)
-        is_agreed = 0.0 not in kinds and len(set(kinds)) == 1
-        return own if is_agreed else self._find_kind(own)
+    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+        known, count = self._known
+        places = torch.tensor([[0.0] * (2 + count)] * self.size, dtype=torch.float64)
+        places[self.rank, 0] = _number_of(kind)
+        places[self.rank, 1] = self.has_logged
+        if kind == known:
+            places[self.rank, 2:] = own[:count]
+        self._reduce(places, self._host)
+        numbers, has_logged, *_ = zip(*places.tolist(), strict=True)
+        self.has_logged = any(has_logged)
+        if set(numbers) == {_number_of(known)}:
+            return known, _sum_places(places[:, 2:]) if count else None
+        is_agreed = 0.0 not in numbers and len(set(numbers)) == 1
+        kind = kind if is_agreed else self._find_kind(kind)
+        self._known = kind, count if kind == known else 0
+        return kind, None
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
-        # Each rank has a place of its own, and they are added up here: in one order, whatever gloo
-        # does with longer lists.
+        if own.device.type == "cpu":
+            self._known = self._known[0], len(own)
         places = own.new_zeros(self.size, len(own))
         places[self.rank] = own
         self._reduce(places, self.group)
-        return sum(places.unbind(), torch.zeros_like(own))
+        return _sum_places(places)
 
     def gradient_buckets(self, parameters: Sequence[Tensor]) -> GradientBuckets:
         # The backward pass comes to the last parameters first.
@@ -173,6 +185,11 @@ class DistributedGroup(DataParallelGroup):
     def _reduce(self, tensor: Tensor, group: Any) -> None:
         with peer_errors():
             dist.all_reduce(tensor, group=group)
+
+
+def _sum_places(places: Tensor) -> Tensor:
+    """Return the sum over ranks: in one order, whatever gloo does with longer lists."""
+    return sum(places.unbind(), torch.zeros_like(places[0]))
 
 
 def _number_of(kind: str) -> float:
@@ -290,9 +307,10 @@ class StagedGroup(DistributedGroup):
         )
         return found
 
-    def agree_on_kind(self, own: str) -> str:
-        found: str = self.broadcast_last_stage(super().agree_on_kind(own) if self.is_last else None)
-        return found
+    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+        found = (*super().agree_on_losses(kind, own), self.has_logged) if self.is_last else None
+        kind, values, self.has_logged = self.broadcast_last_stage(found)
+        return kind, values
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         found: Tensor = self.broadcast_last_stage(

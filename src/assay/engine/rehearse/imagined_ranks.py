@@ -40,8 +40,8 @@ class ImaginedGroup(DistributedGroup):
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def agree_on_kind(self, own: str) -> str:
-        return own
+    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+        return kind, None
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         return own
@@ -62,8 +62,8 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def agree_on_kind(self, own: str) -> str:
-        return own or json.dumps([False, [["", ""]], ""])
+    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+        return kind or json.dumps([False, [["", ""]], ""]), None
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size
