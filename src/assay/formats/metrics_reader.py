@@ -125,7 +125,7 @@ class RowReader:
                     continue
                 case FrameGroup() if item.tag <= MAX_SET_ID:
                     yield _rows(item, sets.find(item.tag), attempt, self._spread)
-                case FrameGroup() if (chunk := self._joined(item)) is not None:
+                case FrameGroup() if (chunk := self._join(item)) is not None:
                     yield chunk
                 case FrameGroup():
                     before: Row | Rewind | Chunk | Damage | None = None
@@ -137,7 +137,7 @@ class RowReader:
                         before = row
             self.offset = item.offset + len(item.data)
 
-    def _joined(self, group: FrameGroup) -> Chunk | None:
+    def _join(self, group: FrameGroup) -> Chunk | None:
         """Return the chunks of a group as one; None for other frames, and for unlike chunks."""
         is_alone = len(group.data) == group.frame_bytes
         if self._join_chunks is None or group.tag != CHUNK or is_alone:

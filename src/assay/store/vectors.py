@@ -21,6 +21,8 @@ _FEW = 64
 """So few numbers are spread faster one by one."""
 _FEW_FRAMES = 128
 _MOST_FRAMES = 8192
+_MARK_BYTES = 4
+"""Length and tag of a frame, behind its checksum."""
 _MOST_FRAME_BYTES = 128
 """Checksums of longer frames are faster one by one."""
 
@@ -35,7 +37,14 @@ def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
         return spread_one_by_one(numbers, base, factor)
     import numpy as np
 
-    return array("q", (np.asarray(numbers).astype(np.int64) * factor + base).tobytes())
+    spread = np.asarray(numbers).astype(np.int64)
+    if factor != 1:
+        spread *= factor
+    if base:
+        spread += base
+    found = array("q")
+    found.frombytes(spread.view(np.uint8).data)
+    return found
 
 
 def _count_intact(data: memoryview, frame_bytes: int) -> int:
@@ -50,13 +59,17 @@ def _count_intact(data: memoryview, frame_bytes: int) -> int:
     all_bytes = np.frombuffer(data, np.uint8).reshape(-1, frame_bytes)
     words = np.frombuffer(data, "<u4").reshape(-1, frame_bytes // 4)
     zero, tables = _crc_tables(frame_bytes - 4)
+    # All are of the length and the tag of the first: what these add is the same for all.
+    head, rest = _MARK_BYTES, 4 + _MARK_BYTES
+    for table, value in zip(tables[:head], all_bytes[0, 4:rest], strict=True):
+        zero ^= int(table[value])
     begin, rows = first, _FEW_FRAMES
     while begin < len(words):
         rows = min(2 * rows, _MOST_FRAMES)  # few are looked at in vain where the frames end
         part = slice(begin, begin + rows)
         crc = np.full(len(words[part]), zero, np.uint32)
-        for place, table in enumerate(tables, 4):
-            crc ^= table.take(all_bytes[part, place])
+        for place, table in enumerate(tables[head:], rest):
+            crc ^= table.take(all_bytes[part, place], mode="wrap")  # a byte is never out of bounds
         wrong = (crc != words[part, 0]) | (words[part, 1] != words[0, 1])
         if wrong.any():
             return begin + int(wrong.argmax())
