@@ -20,6 +20,7 @@ from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 
 if TYPE_CHECKING:
+    from assay.compose.weights import Weights
     from assay.engine import Engine, Evaluate, Process, Save
     from assay.engine.loop.process import Model
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
@@ -55,6 +56,13 @@ class PreparedRun:
     """Callback that evaluates."""
     save: Save | None = None
     """Callback that saves checkpoints, on a rank that writes them."""
+
+    def fill(self, weights: Weights) -> str:
+        """Load weights into the model, on each rank into its share; return a note on misfits."""
+        from assay.engine.loop.engine_state import share_of
+
+        readers = self.scope.mesh.readers if self.scope.mesh is not None else None
+        return weights.fill(self.engine.process.model, share_of(self.engine), readers)
 
     def saver(self, *, attempt: int | None = None) -> Any:
         """Return a saver for the checkpoints of an attempt."""

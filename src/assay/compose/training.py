@@ -77,7 +77,7 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
 
     with open_run_scope(config, launch, joins=True) as scope:
         prepared = make_engine(scope, launch)
-        prepared.notes += filter(None, [weights.fill(prepared.engine.process.model)])
+        prepared.notes += filter(None, [prepared.fill(weights)])
         if not launch.no_file:
             check_shared(scope.ranks, project_around(config.path).runs_dir)
 
@@ -275,7 +275,7 @@ def resume_run(
             # Killed before its first checkpoint: it begins as it did then.
             start = _Start()
             weights = initial_weights(config.root, launch.weights_from or _weights_from(view))
-            prepared.notes += filter(None, [weights.fill(prepared.engine.process.model)])
+            prepared.notes += filter(None, [prepared.fill(weights)])
         _refuse_finished(prepared, view, start.step)
         check_shared(scope.ranks, view.folder.path)
         if scope.ranks is not None:

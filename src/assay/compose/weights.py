@@ -16,6 +16,7 @@ from assay.formats import run_file
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 
 if TYPE_CHECKING:
+    from assay.engine.checkpoint.own_share import Readers, Share
     from assay.engine.loop.process import Model
 
 
@@ -40,9 +41,10 @@ class Weights:
     options: Mapping[str, Any] = field(default_factory=dict)
     damage: str = ""
 
-    def fill(self, model: Model) -> str:
+    def fill(self, model: Model, share: Share | None = None, readers: Readers | None = None) -> str:
         """Load the weights into a model; return a note on what did not fit, and on damage.
 
+        Of a checkpoint whose names stay a rank reads its own `share`, together with the `readers`.
         InputError when they do not fit or cannot be read.
         """
         from assay.engine.callbacks.ema import evaluated_weights
@@ -54,7 +56,8 @@ class Weights:
         try:
             if (self.path / manifests.FILE_NAME).exists() and _is_of_a_run(self.path):
                 how.pop("pickled", None)
-                report = fit_weights(model, evaluated_weights(self.path), **how)
+                own = share if not (how.get("rename") or how.get("mapping")) else None
+                report = fit_weights(model, evaluated_weights(self.path, own, readers), **how)
             else:
                 report = load_weights(model, self.path, **how)
         except CheckpointError as error:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from assay.core.errors import CheckpointError
-from assay.engine.callbacks.ema import EMA
+from assay.engine.callbacks.ema import EMA, evaluated_weights
 from assay.engine.checkpoint import own_share, tensor_file
 from assay.engine.checkpoint.codec import digest
 from assay.engine.checkpoint.folder import Where, load
@@ -262,6 +262,24 @@ def lone_failure() -> Any:
     return ""
 
 
+def begun_from() -> Any:
+    """Return what a run reads whose first weights are those of another one, and that they are."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    saver, model, mesh = saved_together(FOLDER[0] / "begun", rank, ranks)
+    folder = saver.folder / "step-000000002"
+    with counted() as count:
+        weights = evaluated_weights(folder, Share(layouts=layouts(model)), mesh.readers)
+    averages = load(folder)["EMA"]["weights"]
+    return {
+        "read": count[0],
+        "share": 2 * sum(local_tensor(each).nbytes for each in model.parameters()),
+        "is equal": all(
+            digest(weights[name]) == digest(like(layouts(model), name, each))
+            for name, each in averages.items()
+        ),
+    }
+
+
 def of_two_minds() -> Any:
     """Return the error of ranks that find different checkpoints under one name."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -294,6 +312,7 @@ CASES: dict[str, Callable[[], Any]] = {
     ),
     "one cannot read": lone_failure,
     "of two minds": of_two_minds,
+    "begun from another run": begun_from,
 }
 
 

@@ -64,6 +64,14 @@ def test_ranks_that_each_have_the_whole_model_read_it_and_verify_it_together(
         assert each["read"] <= 1.05 * each["state"]
 
 
+def test_a_run_that_begins_with_the_weights_of_another_reads_its_share_of_them(
+    found: dict[str, list[Any]],
+) -> None:
+    for each in found["begun from another run"]:
+        assert each["is equal"]
+        assert each["read"] <= 1.05 * each["share"]
+
+
 def test_ranks_that_find_different_checkpoints_do_not_resume(found: dict[str, list[Any]]) -> None:
     assert found["of two minds"] == ["Rank 1 finds another checkpoint than rank 0."] * RANKS
 

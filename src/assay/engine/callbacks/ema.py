@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.own_share import Readers, Share, load_share
 from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import PROCESS_PARTS, load_process_state
@@ -189,14 +190,24 @@ class EMA:
             local_tensor(average).copy_(local_tensor(distribute_like(average, saved[name])))
 
 
-def evaluated_weights(folder: Path) -> dict[str, Any]:
-    """Return the weights that the run of a checkpoint evaluated: averaged ones if there are any."""
+def evaluated_weights(
+    folder: Path, share: Share | None = None, readers: Readers | None = None
+) -> dict[str, Any]:
+    """Return the weights that the run of a checkpoint evaluated: averaged ones if there are any.
+
+    With `share` they are those of one rank, as `load_share` reads them with the `readers`.
+    """
     averages = tuple(
         part.name
         for part in manifests.read(folder).parts
         if part.name.partition(".")[0] == EMA.__name__
     )
-    parts = load(folder, parts=("model", *averages))
+    names = ("model", *averages)
+    parts = (
+        load(folder, parts=names)
+        if share is None
+        else load_share(folder, share, parts=names, readers=readers)
+    )
     weights = dict(parts["model"])
     for name in averages:
         if parts[name].get("evaluate") is True:
