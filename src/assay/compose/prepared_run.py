@@ -199,31 +199,53 @@ def make_process(scope: RunScope, *, training: bool) -> Process:
 
 
 def _make_model(scope: RunScope, *, is_pipeline: bool) -> Model:
-    """Build the model, move it to the device and keep this rank's part of it."""
-    from assay.engine import seed_all
-    from assay.engine.loop.device import channels_last, move, use_threads
-    from assay.engine.model.modules import refuse_lazy
-    from assay.engine.numerics.seed import INIT, key
+    """Build the model, keep this rank's part of it and move that to the device."""
+    from assay.engine.loop.device import move, pick_threads, use_threads
+    from assay.engine.numerics.precision import gather_dtype
 
-    sections = scope.sections
-    seed_all(key(scope.seed, INIT))
-    if make_task(scope) is not None:
-        seed_all(key(scope.seed, INIT))  # whatever the task drew, the model begins the same
-    model: Model = scope.build("model")
-    refuse_lazy(model)
-    use_threads(sections.threads, model, ranks=scope.ranks_here)
-    move(model, scope.device)
-    if sections.train.channels_last:
-        channels_last(model)
+    sections, mesh = scope.sections, scope.mesh
+    constructor = _model_constructor(scope)
+    if mesh is None or not mesh.layout.is_divided:
+        model, record = constructor(), None
+    else:
+        from assay.engine.parallel.join import build_model
+
+        model, record = build_model(constructor, mesh)
+    threads = pick_threads(sections.threads, model, ranks=scope.ranks_here)
     if is_pipeline:
         # Patterns name blocks of the whole model; a rank is about to have a few of them.
         _compile(model, sections.train, is_pipeline=True)
-    if scope.mesh is not None:
-        from assay.engine.numerics.precision import gather_dtype
+    if mesh is not None:
         from assay.engine.parallel.join import partition_model
 
-        partition_model(model, scope.mesh, sections.parallel, gather_dtype(sections))
+        partition_model(model, mesh, sections.parallel, gather_dtype(sections), record=record)
+    use_threads(threads, model)  # not before: some values depend on how many compute them
+    move(model, scope.device)
     return model
+
+
+def _model_constructor(scope: RunScope) -> Callable[[], Model]:
+    """Return a function that builds the model, each time anew and to the same bits."""
+    from assay.engine import seed_all
+    from assay.engine.loop.device import channels_last
+    from assay.engine.model.modules import refuse_lazy
+    from assay.engine.numerics.seed import INIT, key
+
+    seed_all(key(scope.seed, INIT))
+    make_task(scope)
+    built = dict(scope.context.built)
+
+    def construct() -> Model:
+        scope.context.built.clear()
+        scope.context.built.update(built)
+        seed_all(key(scope.seed, INIT))  # whatever the task drew, the model begins the same
+        model: Model = scope.build("model")
+        refuse_lazy(model)
+        if scope.sections.train.channels_last:
+            channels_last(model)
+        return model
+
+    return construct
 
 
 def _wrap_process(scope: RunScope, model: Model, backward: Any) -> Process:

@@ -59,13 +59,17 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def distribute_like(divided: Tensor, whole: Tensor) -> Tensor:
-    """Return this rank's part of `whole`, laid out as `divided`; no communication."""
+    """Return this rank's part of `whole`, laid out as `divided`; no communication.
+
+    One on the device `meta` has a layout and no memory: the part stays where `whole` is.
+    """
     if not is_dtensor(divided) or is_dtensor(whole):
         return whole
     from torch.distributed.tensor import distribute_tensor  # loaded where a model is divided
 
     layout: DTensor = divided  # type: ignore[assignment]
-    here = whole.detach().to(local_tensor(divided).device)
+    local = local_tensor(divided)
+    here = whole.detach() if local.is_meta else whole.detach().to(local.device)
     return distribute_tensor(here, layout.device_mesh, layout.placements, src_data_rank=None)
 
 

@@ -6,7 +6,10 @@ or a coarser way takes its place, and the docstring says which; a test takes eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +18,8 @@ from torch.autograd import graph as graph_module
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 from torch.utils.data import _utils as data_utils
+
+from assay.engine.numerics.structures import tensors_in
 
 # ------------------------------------------------------------------------------- lists of tensors
 
@@ -322,6 +327,20 @@ def schema_of(operation: Any) -> Any:
     return operation._schema
 
 
+def written_by(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the tensors among the arguments that an operation writes into."""
+    arguments = schema_of(operation).arguments
+    named = dict(zip((each.name for each in arguments), args, strict=False))
+    for each in arguments:
+        if each.alias_info is not None and each.alias_info.is_write:
+            yield from tensors_in(named.get(each.name, kwargs.get(each.name)))
+
+
+def gives_tensors(operation: Any) -> bool:
+    """Return whether tensors are among the results of an operation."""
+    return any("Tensor" in str(each.type) for each in schema_of(operation).returns)
+
+
 # ------------------------------------------------------------------------------------ fake tensors
 
 # Tensors with a shape, a dtype and a device, and no memory. torch.compile and torch.export are made
@@ -334,8 +353,46 @@ FakeTensor: Any = getattr(fake_tensor, "FakeTensor", None)
 FakeTensorMode: Any = getattr(fake_tensor, "FakeTensorMode", None)
 unset_fake_temporarily: Any = getattr(fake_tensor, "unset_fake_temporarily", None)
 
-FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
-"""Logger by which fake tensors tell of operations that they cannot stand for."""
+
+def new_fake_mode() -> Any:
+    """Return a mode of fake tensors, which may be mixed with real ones and copied."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode.__deepcopy__ = lambda _: mode  # else a copy of a tensor would have another mode
+    return mode
+
+
+def forget_fakes(mode: Any) -> None:
+    """Drop the weak references of a mode to tensors: torch refuses to swap a tensor that has some.
+
+    The mode can do without. Where the names are gone they stay.
+    """
+    memo = getattr(getattr(mode, "fake_tensor_converter", None), "meta_converter", None)
+    if memo is not None:
+        memo.tensor_memo.clear()
+
+
+@contextmanager
+def with_fakes(mode: Any) -> Iterator[None]:
+    """Let code compute with fake tensors of a mode within, and modules change dtype or device.
+
+    Torch swaps tensors then, as in `model.bfloat16()`. It also logs a traceback for each operation
+    that fails on fake tensors, and warns when one is copied: both are silenced.
+    """
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+    swap = torch.utils.swap_tensors
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def swap_without_memo(one: Tensor, other: Tensor) -> None:
+        forget_fakes(mode)
+        swap(one, other)  # type: ignore[no-untyped-call]
+
+    was_disabled, logger.disabled = logger.disabled, True
+    torch.utils.swap_tensors = swap_without_memo
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = swap
+        logger.disabled = was_disabled
 
 
 def fake_store() -> Any:

@@ -192,6 +192,15 @@ def _sum_places(places: Tensor) -> Tensor:
     return sum(places.unbind(), torch.zeros_like(places[0]))
 
 
+def broadcast_from_first_(tensor: Tensor, group: Any) -> None:
+    """Overwrite a tensor with that of the first rank of a group. Collective."""
+    row_by_row = tensor.detach().contiguous()
+    with peer_errors():
+        dist.broadcast(row_by_row, group=group, group_src=0)
+    if not tensor.is_contiguous():
+        tensor.detach().copy_(row_by_row)
+
+
 def _number_of(kind: str) -> float:
     """Return a number for the kind of losses; 0 where there are none."""
     return 1.0 + crc32(kind.encode()) if kind else 0.0

@@ -5,21 +5,48 @@ What divides weights is imported where it is used: a second, which every trainin
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from assay.core.sections import ParallelSection, StandardSections
+from assay.engine.numerics.dtensor import distribute_like, is_dtensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel.data import JoinedEngine, join_data_parallel
-from assay.engine.parallel.distributed_group import StagedGroup
+from assay.engine.parallel.distributed_group import StagedGroup, broadcast_from_first_
 from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.process_group import Mesh
+from assay.engine.parallel.recorded_build import (
+    Model,
+    RecordedBuild,
+    RecordedTensor,
+    give_memory,
+)
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from assay.engine.parallel.process_group import Mesh
+
+
+def build_model(constructor: Callable[[], Model], mesh: Mesh) -> tuple[Model, RecordedBuild | None]:
+    """Build a model that is about to be divided, without memory for its large tensors.
+
+    The record is None where a rank cannot build it so: then all have it whole, and `mesh` says why.
+    Collective.
+    """
+    record = RecordedBuild()
+    model, why = None, ""
+    try:
+        model = record.build(constructor)
+    except Exception as error:  # if the model is to blame, it raises again when it is built whole
+        why = str(error).partition("\n")[0] or type(error).__name__
+    if mesh.ranks.all_true(model is not None):
+        assert model is not None
+        return model, record if record.tensors(model) else None
+    mesh.built_whole = f"built whole before it was divided: {why or 'as on another rank'}"
+    return constructor(), None
 
 
 def partition_model(
@@ -27,13 +54,17 @@ def partition_model(
     mesh: Mesh,
     section: ParallelSection | None = None,
     dtype: torch.dtype | None = None,
+    *,
+    record: RecordedBuild | None = None,
 ) -> None:
     """Keep in `model` only the part of this rank, along each axis of `mesh` but `data`. In place.
 
     `section` is [parallel], `dtype` that in which sharded blocks gather their weights. Where weights
-    are sharded, all ranks begin with those of rank 0.
+    are divided by `tensor` or `shard`, all ranks begin with those of rank 0. Tensors of a `record`
+    get memory last, one after the other, and only for the part that is kept. Collective.
     """
     section = section or ParallelSection()
+    recorded = {} if record is None else record.parameters(model)
     if mesh.layout.tensor > 1:
         from assay.engine.parallel.tensor_parallel import apply_tensor_plan
 
@@ -45,10 +76,48 @@ def partition_model(
     if mesh.layout.shard > 1:
         from assay.engine.parallel.sharding import shard_model
 
-        mesh.ranks.broadcast_([*model.parameters(), *model.buffers()])
+        mesh.ranks.broadcast_(
+            tensor for tensor in (*model.parameters(), *model.buffers()) if not tensor.is_meta
+        )
         mesh.ranks.sharding = shard_model(
             model, mesh, blocks=section.shard_blocks, stage=mesh.layout.stage, dtype=dtype
         )
+    if record is not None:
+        _fill(model, mesh, record, recorded)
+
+
+def _fill(
+    model: nn.Module,
+    mesh: Mesh,
+    record: RecordedBuild,
+    recorded: Mapping[str, RecordedTensor],
+) -> None:
+    """Compute the tensors without memory one after the other, and keep the part of this rank."""
+    groups = []
+    if mesh.layout.tensor > 1:
+        groups.append(mesh.devices["tensor"].get_group())
+    if mesh.layout.shard > 1:
+        groups.append(mesh.ranks.group)
+    is_source = all(dist.get_rank(group) == 0 for group in groups)
+
+    def compute(tensor: RecordedTensor) -> Tensor:
+        if is_source:
+            whole = record.compute(tensor, lends=True)
+        else:
+            whole = tensor.within(record.lend(tensor))
+        whole = whole.to(mesh.devices.device_type)
+        for group in groups:
+            broadcast_from_first_(whole, group)
+        return whole
+
+    for name, parameter in model.named_parameters():
+        if is_dtensor(parameter) and name in recorded:
+            part = distribute_like(parameter, compute(recorded[name]))
+            give_memory(parameter, part.clone())  # it may be a view
+    for tensor in record.tensors(model):
+        give_memory(tensor, compute(record.find(tensor)).clone())
+    if mesh.ranks.sharding is not None:
+        mesh.ranks.sharding.use_new_memory(torch.device(mesh.devices.device_type))
 
 
 def join_mesh(
@@ -58,13 +127,13 @@ def join_mesh(
     if mesh is None:
         return []
     join_data_parallel(engine, mesh.ranks)
-    pipeline = join_pipeline(engine, mesh, sections, device)
+    lines = [mesh.built_whole, *join_pipeline(engine, mesh, sections, device)]
     if mesh.layout.tensor == 1:
-        return pipeline
+        return lines
     from assay.engine.parallel.tensor_parallel import GradientAgreement, describe_tensor_plan
 
     engine.bus.extend(GradientAgreement(mesh.devices["tensor"]).handlers())
-    return [describe_tensor_plan(engine.process.model), *pipeline]
+    return [describe_tensor_plan(engine.process.model), *lines]
 
 
 def join_pipeline(

@@ -60,6 +60,8 @@ class Mesh:
     pipeline: Pipeline | None = None
     """The stages of a split model that this process holds."""
     writers: CheckpointGroup | None = None
+    built_whole: str = ""
+    """Line that says why the model was built whole before it was divided, "" if it was not."""
 
     @property
     def readers(self) -> ReadingGroup:

@@ -74,6 +74,11 @@ class Sharding:
             elif self.has_replicas:
                 module.set_requires_all_reduce(is_last, recurse=False)
 
+    def use_new_memory(self, device: torch.device) -> None:
+        """Take in that weights were divided on `meta`, and have memory on `device` now."""
+        for module in self.modules:
+            module.to(device)  # by which FSDP2 looks at its parameters again
+
     def reshard(self) -> None:
         """Free gathered weights after a forward pass that no backward pass follows."""
         for module in self.modules:

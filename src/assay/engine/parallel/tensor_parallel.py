@@ -22,6 +22,7 @@ from assay.core.errors import InputError, did_you_mean
 from assay.core.events import Event, Every, Handler
 from assay.core.formatting import name_some
 from assay.engine.numerics.dtensor import global_norm, is_along
+from assay.engine.parallel.distributed_group import broadcast_from_first_
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -71,15 +72,15 @@ def apply_tensor_plan(
 
     `plan` comes before the model's own: see `plan_of`. InputError if there is none, or if features
     or heads cannot be divided evenly. Collective: all begin with the weights of the first rank.
+    Those on the device `meta` get theirs later.
     """
     size = mesh.size()
     found = plan_of(model, plan)
     check_plan(model, found, size)
     group = mesh.get_group()
     for tensor in [*model.parameters(), *model.buffers()]:
-        row_by_row = tensor.detach().contiguous()
-        dist.broadcast(row_by_row, group=group, group_src=0)
-        tensor.detach().copy_(row_by_row)
+        if not tensor.is_meta:
+            broadcast_from_first_(tensor, group)
     made: Mapping[str, Callable[[], Any]] = {
         "colwise": styles.ColwiseParallel,
         "rowwise": styles.RowwiseParallel,

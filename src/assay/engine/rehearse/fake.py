@@ -5,7 +5,6 @@ Each has its reason, and what happens without it, where it is imported. Tried wi
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -20,7 +19,6 @@ from assay.core.errors import InputError
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import (
     DTENSOR_PROPAGATION,
-    FAKE_TENSOR_LOGGER,
     can_see_operations,
     fake_store,
 )
@@ -104,7 +102,7 @@ class Fakes:
             raise InputError(
                 f"torch {torch.__version__} has no fake tensors.", fix="Install torch 2.6 or newer."
             )
-        self.mode = private_torch.FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = private_torch.new_fake_mode()
 
     def of(self, tensor: Tensor) -> Any:
         """Return the fake tensor that stands for `tensor`, the same one each time."""
@@ -142,37 +140,9 @@ class Fakes:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make new tensors fake within.
-
-        Modules may change dtype or device: `model.bfloat16()`. Torch swaps the tensors then, and
-        refuses where weak references to them exist. The only ones are in the memo of the mode,
-        which can do without.
-        """
-        swap = torch.utils.swap_tensors
-        memo = getattr(getattr(self.mode, "fake_tensor_converter", None), "meta_converter", None)
-
-        def swap_without_memo(one: Tensor, other: Tensor) -> None:
-            if memo is not None:
-                memo.tensor_memo.clear()
-            swap(one, other)  # type: ignore[no-untyped-call]
-
-        torch.utils.swap_tensors = swap_without_memo
-        try:
-            with quiet(), self.mode:
-                yield
-        finally:
-            torch.utils.swap_tensors = swap
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence torch about operations that fail on fake tensors: it logs a traceback for each."""
-    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+        """Make new tensors fake within."""
+        with private_torch.with_fakes(self.mode), self.mode:
+            yield
 
 
 def can_imagine_world() -> bool:

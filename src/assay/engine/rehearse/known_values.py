@@ -184,14 +184,8 @@ class Values:
 
     def _forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Drop the values of tensors that the operation writes into."""
-        schema = private_torch.schema_of(func)
-        if not schema.is_mutable:
-            return
-        named = dict(zip((each.name for each in schema.arguments), args, strict=False))
-        for argument in schema.arguments:
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for tensor in tensors_in(named.get(argument.name, kwargs.get(argument.name))):
-                    self._forget(tensor)
+        for tensor in private_torch.written_by(func, args, kwargs):
+            self._forget(tensor)
 
     def _forget(self, tensor: Tensor) -> None:
         value = self.of(tensor)
