@@ -1,4 +1,4 @@
-"""What a training step costs with two ranks: by hand in torch, and by the engine.
+"""What a training step and the build cost with two ranks: by hand in torch, and by the engine.
 
 Two processes that talk by gloo, one thread each. `data`: a perceptron of 32-64-10, by hand in
 `DistributedDataParallel`. `shard`: a GPT of the examples, by hand with `fully_shard` for each block
@@ -11,6 +11,10 @@ the like: on a GPU each would wait for it; not those that Python makes of number
 are on the CPU anywhere), collectives of gloo, the bytes that go into them, and the most bytes of
 the allocator over those before the round. Time is the CPU time of the whole
 process, gloo's threads included, since a clock would tell the load of the machine.
+
+`build`: 245 MB of weights in eight layers, sharded by two. By hand on `meta`, shared out, and then
+`reset_parameters` of each layer, which gives other weights than one process has. The engine records
+the build and gives those of one process. `whole` is built before it is shared out.
 """
 
 from __future__ import annotations
@@ -44,11 +48,12 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.parallel.data import join_data_parallel
-from assay.engine.parallel.join import partition_model
+from assay.engine.parallel.join import build_model, partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
 
 RANKS = 2
+WIDTH = 2828
 NORM = 1.0
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "03_gpt"
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__")
@@ -125,6 +130,31 @@ def by_engine(axis: str, mesh: Mesh, data: TensorDataset) -> Callable[[], object
     return loop
 
 
+def layers() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(8)))
+
+
+def build_by_hand(mesh: Mesh) -> None:
+    with torch.device("meta"):
+        model = layers()
+    for part in (*model.children(), model):
+        fully_shard(part, mesh=mesh.devices["shard"])
+    model.to_empty(device="cpu")
+    for part in model.children():
+        part.reset_parameters()  # type: ignore[operator]
+
+
+def build_recorded(mesh: Mesh) -> None:
+    model, record = build_model(layers, mesh)
+    assert record is not None
+    partition_model(model, mesh, record=record)
+
+
+def build_whole(mesh: Mesh) -> None:
+    partition_model(layers(), mesh)
+
+
 @contextmanager
 def counted(found: dict[str, float], steps: int) -> Iterator[None]:
     """Count what a round of so many steps reads, sends and holds."""
@@ -188,6 +218,15 @@ def rank_main(folder: str, rank: int, steps: int, rounds: int) -> None:
     store = dist.FileStore(f"{folder}/store", RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     found: dict[str, dict[str, float]] = {}
+    for build in (build_by_hand, build_recorded, build_whole):
+        mesh = init_mesh(LAYOUTS["shard"], torch.device("cpu"))
+        build(mesh)  # what it imports and keeps is no part of it
+        begun = process_time()
+        build(mesh)
+        name = build.__name__.rpartition("_")[2]
+        own = found[f"build.{name}"] = {"cpu_us": (process_time() - begun) * 1e6}
+        with counted(own, 1):
+            build(mesh)
     for axis, layout in LAYOUTS.items():
         mesh = init_mesh(layout, torch.device("cpu"))
         data = samples(axis, steps)

@@ -46,6 +46,47 @@ class Deadly(points.Points):
 EXACT = ["model.type=plain.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.5"]
 
 
+WIDE = """\
+import torch
+from torch import nn
+
+
+TABLES = []
+
+
+class Net(nn.Module):
+    def __init__(self, width, keeps=False):
+        super().__init__()
+        if keeps:
+            TABLES.append(torch.rand(300, 300))
+        self.inlet = nn.Linear(4, 300)
+        self.blocks = nn.Sequential(*[nn.Linear(300, 300) for _ in range(3)])
+        self.outlet = nn.Linear(300, 2)
+        self.apply(self.begin)
+
+    def begin(self, module):
+        if isinstance(module, nn.Linear):
+            nn.init.trunc_normal_(module.weight)
+
+    def pipeline_split(self):
+        return [self.inlet, *self.blocks, self.outlet]
+
+    def forward(self, x):
+        return self.outlet(self.blocks(self.inlet(x)))
+
+
+class Loss(nn.Module):
+    \"""Draws after the model.\"""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(2), requires_grad=False)
+
+    def forward(self, output, target):
+        return nn.functional.cross_entropy(output, target, self.weight.detach() + 1)
+"""
+
+
 def newest(run: Path) -> Path:
     return sorted(run.glob("checkpoints/step-?????????"))[-1]
 
@@ -145,3 +186,37 @@ def test_a_process_killed_while_it_saves_leaves_the_checkpoint_before(
     assert resumed.returncode == 0, resumed.stderr
     assert newest(run).name == "step-000000009"
     assert not list(run.glob("checkpoints/*.tmp"))
+
+
+@pytest.mark.row("E37")
+@pytest.mark.parametrize("layout", ["shard=2", "pipeline=2"])
+def test_ranks_that_build_their_own_part_begin_with_the_weights_of_one_process(
+    assay, toy: Path, layout: str
+) -> None:
+    (toy / "wide.py").write_text(WIDE)
+    loss = 'process.criterion={type="wide.Loss"}'
+    frozen = ["model.type=wide.Net", "optimizer.type=torch.optim.SGD", "optimizer.lr=0.0", loss]
+    kept = []
+    for more in ([], [f"parallel.{layout}", "train.accumulate=2", "train.steps=1"]):
+        done = assay("run", "toy.toml", *frozen, *more)
+        assert done.returncode == 0, done.stderr
+        assert "built whole" not in done.stderr
+        run = only_run(toy)
+        kept.append(load(newest(run))["model"])
+        run.rename(toy.parent / f"run-{len(kept)}")
+
+    assert kept[0].keys() == kept[1].keys()
+    assert all(torch.equal(weight, kept[1][name]) for name, weight in kept[0].items())
+
+
+def test_a_model_that_is_built_whole_is_told_with_the_reason(assay, toy: Path) -> None:
+    (toy / "wide.py").write_text(WIDE)
+    wide = ["model.type=wide.Net", "model.keeps=true", "train.steps=1"]
+
+    done = assay("run", "toy.toml", *wide, "parallel.shard=2")
+
+    assert done.returncode == 0, done.stderr
+    line = (
+        "built whole before it was divided: a large tensor is held outside of its modules, or twice"
+    )
+    assert done.stderr.count(line) == 1

@@ -27,7 +27,12 @@ from assay.engine.parallel.process_group import Mesh, init_mesh
 WIDTH, DEPTH = 256, 6
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (Layout(shard=2), Layout(tensor=2), Layout(pipeline=2)),
-    4: (Layout(data=2, shard=2), Layout(shard=2, tensor=2), Layout(pipeline=2, tensor=2)),
+    4: (
+        Layout(data=2, shard=2),
+        Layout(shard=2, tensor=2),
+        Layout(pipeline=2, tensor=2),
+        Layout(pipeline=2, shard=2),
+    ),
 }
 
 

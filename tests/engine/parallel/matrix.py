@@ -25,6 +25,7 @@ from assay.engine.parallel.data import join_data_parallel
 from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
+from assay.engine.parallel.recorded_build import RecordedBuild
 
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (
@@ -150,15 +151,23 @@ def samples(size: int = 37) -> TensorDataset:
 
 
 def cell(layout: Layout, way: str) -> dict[str, Any]:
-    """Return losses, gradient norms and weights of a training; one process is the reference."""
+    """Return losses, gradient norms and weights of a training; one process is the reference.
+
+    Of the way `all` each rank builds only its own part of the weights.
+    """
     options = dict(WAYS[way])
+    dropout = options.pop("dropout", 0.0)
     torch.manual_seed(0)
-    model = Net(dropout=options.pop("dropout", 0.0)).double()
     mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
+    record = RecordedBuild(large_bytes=1) if mesh is not None and way == "all" else None
+    if record is not None:
+        model = record.build(lambda: Net(dropout=dropout).double())
+    else:
+        model = Net(dropout=dropout).double()
     is_recomputed = options.pop("activation_checkpoint", False)
     recompute(model, is_recomputed)
     if mesh is not None:
-        partition_model(model, mesh)
+        partition_model(model, mesh, record=record)
     accumulate = options.pop("accumulate", 1) * layout.pipeline  # a stage wants a micro-batch each
     rank, ranks = (mesh.ranks.rank, mesh.ranks.size) if mesh is not None else (0, 1)
     if mesh is None:
