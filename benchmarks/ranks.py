@@ -195,17 +195,26 @@ def counted(found: dict[str, float], steps: int) -> Iterator[None]:
         torch.tensor = make
         for name, method in before.items():
             setattr(Tensor, name, method)
-    sent, size, live, most = 0, 0, 0, 0
+    sent = [event for event in events_of(seen) if event.name().startswith("gloo:")]
+    size = sum(sum(map(bytes_of, event.shapes(), event.dtypes())) for event in sent)
+    found |= {"reads": sum(reads.values()) / steps, "collectives": len(sent) / steps}
+    found |= {"sent_bytes": size / steps, "peak_bytes": peak_bytes(seen)}
+
+
+def events_of(seen: profile) -> list[Any]:
+    """Return what a profiler has seen, in the order of time."""
     events = seen.profiler.kineto_results.events()  # type: ignore[union-attr]
-    for event in sorted(events, key=lambda event: event.start_ns()):
+    return sorted(events, key=lambda event: event.start_ns())
+
+
+def peak_bytes(seen: profile) -> int:
+    """Return the most bytes of torch's allocator over those at the start."""
+    live = most = 0
+    for event in events_of(seen):
         if event.name() == "[memory]":
             live += event.nbytes()
             most = max(most, live)
-        elif event.name().startswith("gloo:"):
-            sent += 1
-            size += sum(map(bytes_of, event.shapes(), event.dtypes()))
-    found |= {"reads": sum(reads.values()) / steps, "collectives": sent / steps}
-    found |= {"sent_bytes": size / steps, "peak_bytes": most}
+    return most
 
 
 def bytes_of(shape: list[int], dtype: str) -> int:
@@ -225,8 +234,9 @@ def rank_main(folder: str, rank: int, steps: int, rounds: int) -> None:
         build(mesh)
         name = build.__name__.rpartition("_")[2]
         own = found[f"build.{name}"] = {"cpu_us": (process_time() - begun) * 1e6}
-        with counted(own, 1):
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
             build(mesh)
+        own["peak_bytes"] = peak_bytes(seen)
     for axis, layout in LAYOUTS.items():
         mesh = init_mesh(layout, torch.device("cpu"))
         data = samples(axis, steps)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.core.sections import ParallelSection, StandardSections
-from assay.engine.numerics.dtensor import distribute_like, is_dtensor
+from assay.engine.numerics.dtensor import distribute_like, is_dtensor, local_tensor
 from assay.engine.numerics.precision import in_precision
 from assay.engine.parallel.data import JoinedEngine, join_data_parallel
 from assay.engine.parallel.distributed_group import StagedGroup, broadcast_from_first_
@@ -112,8 +112,10 @@ def _fill(
 
     for name, parameter in model.named_parameters():
         if is_dtensor(parameter) and name in recorded:
-            part = distribute_like(parameter, compute(recorded[name]))
-            give_memory(parameter, part.clone())  # it may be a view
+            whole = compute(recorded[name])
+            part = distribute_like(parameter, whole)
+            is_lent = local_tensor(part).untyped_storage() is whole.untyped_storage()
+            give_memory(parameter, part.clone() if is_lent else part)
     for tensor in record.tensors(model):
         give_memory(tensor, compute(record.find(tensor)).clone())
     if mesh.ranks.sharding is not None:
