@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from assay.core.errors import CheckpointError
 from assay.engine.checkpoint.folder import Where, load
 from assay.engine.checkpoint.own_share import Share, divide_files, load_share
 from assay.engine.checkpoint.saver import Saver
-from assay.formats.manifest import ManifestFile
+from assay.formats import manifest
+from assay.formats.manifest import ManifestFile, Shard, ShardedTensor
 from engine.toys import same_bits
 
 
@@ -52,8 +54,8 @@ def test_what_is_elsewhere_is_not_read_and_the_rest_is_whole(tmp_path: Path) -> 
     saver = Saver(tmp_path)
     weights = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)).state_dict()
     state = {"0.weight": {"m": torch.ones(2, 3)}, "1.weight": {"m": torch.ones(2, 2)}, 7: (1,)}
-    manifest = saver.save({"model": weights, "optimizer": {"state": state}}, Where(step=1))
-    folder = tmp_path / manifest.name
+    saved = saver.save({"model": weights, "optimizer": {"state": state}}, Where(step=1))
+    folder = tmp_path / saved.name
 
     own = load_share(folder, Share(elsewhere={"0.weight", "0.bias"}))
 
@@ -71,6 +73,31 @@ def test_without_a_share_of_the_model_all_is_read_as_by_one_process(tmp_path: Pa
     )
 
     assert same_bits(load_share(folder, Share()), load(folder))
+
+
+@pytest.mark.parametrize(
+    ("key", "file", "what"),
+    [
+        ("a", "a.safetensors", "b has a piece twice"),
+        ("c", "a.safetensors", "a.safetensors does not hold the c that it should"),
+        ("c", "d.safetensors", "d.safetensors is no file of the part a"),
+    ],
+)
+def test_pieces_that_lie_are_refused(tmp_path: Path, key: str, file: str, what: str) -> None:
+    state = {"a": {"b": torch.ones(1), "a": torch.ones(1)}, "d": {"a": torch.ones(1)}}
+    folder = tmp_path / Saver(tmp_path).save(state, Where(step=1)).name
+    shards = (
+        Shard(file="a.safetensors", key="a", offsets=(0,), shape=(1,)),
+        Shard(file=file, key=key, offsets=(1,), shape=(1,)),
+    )
+    whole = manifest.read(folder)
+    odd = ShardedTensor(name="b", dtype="torch.float32", shape=(2,), shards=shards)
+    parts = [replace(each, sharded=(odd,)) if each.name == "a" else each for each in whole.parts]
+    manifest.write(folder, replace(whole, parts=tuple(parts), digest=""))
+
+    for verify in (True, False):
+        with pytest.raises(CheckpointError, match=what):
+            load_share(folder, Share(), verify=verify)
 
 
 def test_damage_is_found_without_other_ranks_too(tmp_path: Path) -> None:

@@ -124,11 +124,11 @@ def load_share(
 
     def read_file(name: str) -> None:
         file, slices = plan.files[name], plan.slices.get(name, {})
-        if name in verified:
-            check_file(folder, name, file.sha256, partial(read_slices, folder / name, slices))
-            return
         try:
-            read_slices(folder / name, slices)
+            if name in verified:
+                check_file(folder, name, file.sha256, partial(read_slices, folder / name, slices))
+            else:
+                read_slices(folder / name, slices)
         except CheckpointError:
             refuse_damaged(folder, [file] if verify else [])
             raise
@@ -195,6 +195,9 @@ def _plan_part(folder: Path, part: CheckpointPart, tree: Any, share: Share, plan
             offsets, shape = (0,) * len(tensor.shape), tensor.shape
         dtype = dtype_named(tensor.dtype.removeprefix("torch."))
         tensors[name] = torch.empty(shape, dtype=dtype, device="cpu")
+        # Of one piece once: the whole is then no larger than its files.
+        if len({(shard.file, shard.key) for shard in tensor.shards}) < len(tensor.shards):
+            raise CheckpointError(f"{name} has a piece twice.")
         for shard in tensor.shards:
             if shard.file not in part.files:
                 raise CheckpointError(f"{shard.file} is no file of the part {part.name}.")

@@ -180,8 +180,9 @@ def read_slices(
 ) -> None:
     """Fill slices of the tensors of a file, by name; errors as of `read_tensors`.
 
-    Only their bytes are read, and whole rows where the part of a row is less than 1 KB; with
-    `update`, which is called with all bytes of the file in order, all of it.
+    CheckpointError also for a tensor that is missing, or of another shape or dtype. Only the bytes
+    of slices are read, and whole rows where the part of a row is less than 1 KB; with `update`,
+    which is called with all bytes of the file in order, all of it.
     """
     with report_unreadable(path), open(path, "rb", buffering=0) as file:
         header = _read_header(file, update or (lambda data: None))
@@ -190,7 +191,9 @@ def read_slices(
             if stored is None or any(
                 (each.whole, each.into.dtype) != (stored.shape, stored.dtype) for each in wanted
             ):
-                raise ValueError(f"it does not hold the {name} that it should")
+                raise CheckpointError(
+                    f"{path.name} does not hold the {name} that it should.", where=str(path)
+                )
         for name, stored in header.items():
             wanted = slices.get(name, ())
             if update is not None:
