@@ -14,6 +14,7 @@ from assay.engine import EMA, Engine, Evaluate, Loader, Save, Saver, evaluate
 from assay.engine.callbacks.ema import evaluated_weights
 from assay.engine.checkpoint.folder import load
 from assay.engine.loop.engine_state import capture, restore
+from assay.engine.numerics import private_torch
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised
 
 
@@ -225,3 +226,27 @@ def test_two_averages_cannot_both_be_evaluated() -> None:
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(given))):
         EMA(**given)
+
+
+@pytest.mark.parametrize(("chunk_bytes", "at_once"), [(1, {1}), (10**6, {4})])
+def test_what_an_average_computes_beside_itself_is_as_large_as_a_chunk(
+    chunk_bytes: int, at_once: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def average() -> EMA:
+        ema = EMA(0.9)
+        averaged(ema, steps=4)[0].run()
+        return ema
+
+    whole = average()
+    counts = set()
+    lerp = private_torch.foreach_lerp_
+
+    def counting(means: list[Tensor], *given: Any) -> Any:
+        counts.add(len(means))
+        return lerp(means, *given)
+
+    monkeypatch.setattr(private_torch, "foreach_lerp_", counting)
+    monkeypatch.setattr("assay.engine.callbacks.ema.CHUNK_BYTES", chunk_bytes)
+
+    assert same_bits(average().weights, whole.weights)
+    assert counts == at_once

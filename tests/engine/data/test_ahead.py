@@ -51,6 +51,41 @@ def test_one_window_is_drawn_ahead_and_none_after_the_last_that_is_wanted() -> N
     assert source.drawn == 4 and len(took) == 4
 
 
+class Stream:
+    """Stream that computes nothing: events have the numbers of what it was given before."""
+
+    def __init__(self, *_: Any) -> None:
+        self.events = 0
+        self.waits: list[int] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def record_event(self) -> int:
+        self.events += 1
+        return self.events
+
+    def wait_event(self, event: int) -> None:
+        self.waits.append(event)
+
+
+def test_a_computation_waits_for_the_copy_of_its_own_window_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copying, current = Stream(), Stream()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: copying)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    begun = [
+        (copying.events, list(current.waits))
+        for _ in ahead((Window(({},), 2) for _ in range(3)), torch.device("cuda"))
+    ]
+
+    # As the first window is computed, the second is copied: it waits for event 1 of 2.
+    assert begun == [(2, [1]), (3, [1, 2]), (3, [1, 2, 3])]
+
+
 class Meta(Process):
     """Computes on a device where nothing is computed, so that no number can be read."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from assay.core.errors import InputError
 from assay.engine.parallel.nodes import Nodes, nodes_of
-from assay.engine.parallel.process_group import World, world
+from assay.engine.parallel.process_group import World, device_of_rank, world
 from engine.parallel.launching import answers
 from warm_python import Run
 
@@ -114,3 +116,16 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("localhost", 0))
         return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(("visible", "device"), [(4, "cuda:2"), (1, "cuda:0")])
+def test_a_process_of_srun_takes_its_own_gpu_or_the_one_that_it_is_shown(
+    visible: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    here = World(rank=2, count=4, local_rank=2, local_count=4, address="tcp://first:29500")
+
+    assert device_of_rank("cuda", here) == device
+    if visible == 1:
+        with pytest.raises(InputError, match="Process 2 of this machine has no GPU"):
+            device_of_rank("cuda", replace(here, address=""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from assay.engine.numerics.dtensor import distribute_like, local_tensor
 from assay.formats import manifest as manifests
 
 _FIRST = -50  # before who evaluates and saves
+CHUNK_BYTES = 64 * 2**20
+"""Weights averaged at once are about so many: what is computed of them goes before the next."""
 
 
 class EMA:
@@ -55,6 +57,7 @@ class EMA:
         self.updates = 0
         self._live: list[Tensor] = []
         self._average: list[Tensor] = []
+        self._chunks: list[slice] = []
         self._place: dict[str, int] = {}  # of every name of a parameter: tied ones have several
         self._loaded: Mapping[str, Tensor] | None = None
         self._aside: list[Tensor] | None = None
@@ -111,16 +114,17 @@ class EMA:
         decay = (
             min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         )
-        means = [local_tensor(mean) for mean in self._average]
-        live = [
-            local_tensor(weight).to(mean.dtype)
-            for weight, mean in zip(self._live, means, strict=True)
-        ]
         flag = self._engine.lasting_flag if self._engine is not None else None
-        if flag is None:
-            private_torch.foreach_lerp_(means, live, 1.0 - decay)
-        else:
-            copy_unless_(flag, means, private_torch.foreach_lerp(means, live, 1.0 - decay))
+        for chunk in self._chunks:
+            means = [local_tensor(mean) for mean in self._average[chunk]]
+            live = [
+                local_tensor(weight).to(mean.dtype)
+                for weight, mean in zip(self._live[chunk], means, strict=True)
+            ]
+            if flag is None:
+                private_torch.foreach_lerp_(means, live, 1.0 - decay)
+            else:
+                copy_unless_(flag, means, private_torch.foreach_lerp(means, live, 1.0 - decay))
         self.updates += 1
         if self._engine is not None:
             self._newest = self._engine.state.step
@@ -172,6 +176,7 @@ class EMA:
                 # A small step would be lost in 16 bits.
                 self._average.append(weight.detach().to(kind, copy=True))
             self._place[name] = places[id(weight)]
+        self._chunks = list(_chunks_of(self._average))
 
     def _fill(self, saved: Mapping[str, Tensor]) -> None:
         odd = saved.keys() ^ self._place.keys()
@@ -188,6 +193,16 @@ class EMA:
         for name, place in self._place.items():
             average = self._average[place]
             local_tensor(average).copy_(local_tensor(distribute_like(average, saved[name])))
+
+
+def _chunks_of(tensors: Sequence[Tensor]) -> Iterator[slice]:
+    """Yield slices of a list of tensors, of about CHUNK_BYTES each."""
+    begin = size = 0
+    for end, tensor in enumerate(tensors, 1):
+        size += local_tensor(tensor).nbytes
+        if size >= CHUNK_BYTES or end == len(tensors):
+            yield slice(begin, end)
+            begin, size = end, 0
 
 
 def evaluated_weights(

@@ -32,7 +32,7 @@ def ahead(
     """
     stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
     iterator = iter(windows)
-    waiting: list[Window] = []
+    waiting: list[tuple[Window, torch.cuda.Event | None]] = []
     while True:
         window = None if waiting and is_last() else next(iterator, None)
         if window is not None:
@@ -42,10 +42,14 @@ def ahead(
         if not waiting:
             return
         if window is None or waiting[1:]:
-            yield _await_copy(waiting.pop(0), device, stream)
+            yield _await_copy(*waiting.pop(0), device)
 
 
-def _send(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
+def _send(
+    window: Window, device: torch.device, stream: torch.cuda.Stream | None
+) -> tuple[Window, torch.cuda.Event | None]:
+    """Begin the copy of a window; return it, with the event of its end."""
+
     def send(tensor: Tensor) -> Tensor:
         if stream is not None and tensor.device.type == "cpu" and not tensor.is_pinned():
             tensor = tensor.pin_memory()
@@ -55,14 +59,16 @@ def _send(window: Window, device: torch.device, stream: torch.cuda.Stream | None
     if stream is not None:
         copying = torch.cuda.stream(stream)
     with copying:
-        return window._replace(batches=[map_values(batch, send) for batch in window.batches])
+        moved = window._replace(batches=[map_values(batch, send) for batch in window.batches])
+    # Of this window alone: to wait for the stream would be to wait for the next copy too.
+    return moved, None if stream is None else stream.record_event()
 
 
-def _await_copy(window: Window, device: torch.device, stream: torch.cuda.Stream | None) -> Window:
+def _await_copy(window: Window, copied: torch.cuda.Event | None, device: torch.device) -> Window:
     """Make the computation stream wait for the copy, and keep the memory until it is done."""
-    if stream is not None:
+    if copied is not None:
         current = torch.cuda.current_stream(device)
-        current.wait_stream(stream)
+        current.wait_event(copied)
         for tensor in tensors_in(window.batches):
             tensor.record_stream(current)
     return window

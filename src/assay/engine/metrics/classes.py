@@ -139,7 +139,7 @@ class Confusion:
         return counts[:-3].view(classes, classes)
 
     def has_unscored(self) -> bool:
-        """Whether a sample that counts had a NaN among its scores."""
+        """True once a sample that counts had a NaN among its scores."""
         return self._counts is not None and bool(self._counts[-2])
 
     def name(self, index: int) -> str:

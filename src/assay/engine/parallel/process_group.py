@@ -139,13 +139,18 @@ def world(variables: Mapping[str, str] | None = None) -> World:
 
 
 def device_of_rank(name: str | None, here: World) -> str | None:
-    """Return the device of this rank: `cuda` becomes `cuda:N`, by its number on this machine."""
+    """Return the device of this rank: `cuda` becomes `cuda:N`, by its number on this machine.
+
+    srun may show each of its processes a GPU of its own, which is number 0 there.
+    """
     if (
         here.count == 1
         or (name is None and not torch.cuda.is_available())
         or name not in (None, "cuda")
     ):
         return name
+    if here.address and torch.cuda.device_count() == 1:
+        return "cuda:0"
     if here.local_rank >= torch.cuda.device_count():
         gpus = torch.cuda.device_count()
         raise InputError(
