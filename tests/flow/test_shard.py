@@ -153,6 +153,20 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
         assert last_digest(run) == whole
         assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
 
+    with as_it_was(run):
+        damaged = newest(run)
+        path = damaged / "optimizer-rank1.safetensors"
+        data = path.read_bytes()
+        path.unlink()  # the checkpoint before may share it
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        resumed = assay("resume", "last")
+        assert resumed.returncode == 0, resumed.stderr
+        told = (
+            f"{damaged.name} is no checkpoint: The checkpoint is damaged: {path.name} is not what"
+        )
+        assert told in resumed.stderr
+        assert last_digest(run) == whole
+
     for layout in (
         ["parallel.shard=1"],
         ["parallel.shard=4"],
