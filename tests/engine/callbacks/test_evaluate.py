@@ -28,6 +28,7 @@ from assay.engine import (
     evaluate,
 )
 from assay.engine.loop.engine_state import capture
+from assay.engine.loop.process import Process
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
 
@@ -526,3 +527,28 @@ def test_an_evaluation_that_only_collects_is_left_in_peace() -> None:
         runs.backward(nn.functional.mse_loss(model(inputs), targets))
 
     assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]
+
+
+@pytest.mark.parametrize(("device", "drawn_before"), [("cpu", [1, 2, 3]), ("meta", [2, 3, 3])])
+def test_an_accelerator_gets_one_batch_ahead_in_an_evaluation(
+    device: str, drawn_before: list[int]
+) -> None:
+    drawn: list[int] = []
+    seen: list[tuple[int, str]] = []
+
+    class Look(Process):
+        model = nn.Identity()
+
+        def forward_step(self, batch: Any) -> Any:
+            seen.append((len(drawn), batch.device.type))
+            return None, {}
+
+    def batches() -> Iterator[Tensor]:
+        for number in range(3):
+            drawn.append(number)
+            yield torch.ones(2)
+
+    _, count = evaluate(Look(), batches(), split="test", device=device)
+
+    assert seen == [(number, device) for number in drawn_before]
+    assert count == 6

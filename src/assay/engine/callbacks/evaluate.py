@@ -20,9 +20,10 @@ from assay.core.events import Event, Handler
 from assay.core.facts import Evaluated, Warned
 from assay.core.ports import NullRecorder, Recorder
 from assay.engine.data.adopt import refuse_samples
+from assay.engine.data.ahead import ahead
 from assay.engine.data.batches import blame_device, length_of, size_of, to_device
 from assay.engine.data.loader import Loader
-from assay.engine.data.source import settle_seed
+from assay.engine.data.source import Window, settle_seed
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.process import Process
@@ -364,18 +365,34 @@ class _BatchLoop:
     def run(self, batches: Iterable[Any]) -> None:
         """Compute and measure all batches; a batch that only pads is not measured."""
         forward = self._forward()
-        for number, (batch, is_idle) in enumerate(_in_step(batches, self.ranks)):
+        for number, window in enumerate(self._windows(batches)):
             self.ranks.beats.beat()
-            self.logged.is_idle = is_idle
-            self.batch = batch
+            self.logged.is_idle = is_idle = not window.samples
+            (self.batch,) = window.batches
             if self.before is not None and not is_idle:
                 self.before()
-            self.batch = _needed_here(batch, self.pipeline, self.device)
+            if self.device.type != "cpu":  # an object that moves itself is not copied ahead
+                self.batch = to_device(self.batch, self.device)
             self._seed_batch(number)
             output = _output_of(forward, self.batch, self.device)
             if not is_idle:
                 self._measure(output)
         self.measures.evaluation.batch = None
+
+    def _windows(self, batches: Iterable[Any]) -> Iterator[Window]:
+        """Yield windows of one batch, without samples if it pads; an accelerator gets one ahead.
+
+        Of a pipeline a batch has only what its stages here need.
+        """
+        pipeline = self.pipeline
+        windows = (
+            Window(
+                (batch if pipeline is None else pipeline.drop_unused_data(batch),),
+                samples=int(not is_idle),
+            )
+            for batch, is_idle in _in_step(batches, self.ranks)
+        )
+        return windows if self.device.type == "cpu" else ahead(windows, self.device)
 
     def _forward(self) -> Callable[[Any], Any]:
         """Return the step of the process, through all stages of a pipeline."""
@@ -431,13 +448,6 @@ class _Measures:
             for name, metric in self.metrics.items():
                 evaluation.add(name, metric.value())
         self.pipes.end(evaluation)
-
-
-def _needed_here(batch: Any, pipeline: Pipeline | None, device: torch.device) -> Any:
-    """Return the batch on the device; of a pipeline, with only what its stages here need."""
-    if pipeline is not None:
-        batch = pipeline.drop_unused_data(batch)
-    return batch if device.type == "cpu" else to_device(batch, device)
 
 
 def _output_of(forward: Callable[[Any], Any], batch: Any, device: torch.device) -> Any:
