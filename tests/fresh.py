@@ -2,8 +2,8 @@
 
 It reads `{"modules": [...], "before": [...]}` from standard input, imports the modules of `before`
 for good, and forks once for each module: every one is imported into an interpreter that has seen
-nothing else. It prints one JSON object for each: what is loaded afterwards, and what was done on
-the way.
+nothing else but the packages around it, which Python imports before it anyway. It prints one JSON
+object for each: what is loaded afterwards, and what was done on the way.
 """
 
 import gc
@@ -12,7 +12,10 @@ import json
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, TextIO
+
+_DONE = 77
+"""Exit status of a fork that came to its end: a module that ends the process has another one."""
 
 DOINGS = {
     "socket.__new__",
@@ -75,19 +78,28 @@ def main() -> None:
     for name in asked["before"]:
         importlib.import_module(name)
     gc.freeze()  # else the collector walks through all that was imported again in every fork
-    for module in asked["modules"]:
-        read, write = os.pipe()
+    visit("", asked["modules"], answers)
+
+
+def visit(package: str, modules: list[str], answers: TextIO) -> None:
+    """Import what lies in an imported package, each in a fork of its own, and all that is below."""
+    inside: dict[str, list[str]] = {}
+    for module in modules:
+        rest = module.removeprefix(f"{package}.") if package else module
+        first = rest.partition(".")[0]
+        inside.setdefault(f"{package}.{first}" if package else first, []).append(module)
+    for name, below in inside.items():
         pid = os.fork()
         if pid == 0:
-            os.close(read)
-            with os.fdopen(write, "w", encoding="utf-8") as pipe:
-                json.dump(look(module), pipe)
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read, encoding="utf-8") as pipe:
-            silent = {"module": module, "error": "it ended the process", "loaded": [], "done": []}
-            print(pipe.read() or json.dumps(silent), file=answers, flush=True)
-        os.waitpid(pid, 0)
+            found = look(name)
+            if name in below:
+                print(json.dumps(found), file=answers, flush=True)
+            visit(name, [module for module in below if module != name], answers)
+            os._exit(_DONE)
+        if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != _DONE:
+            silent = {"error": "it ended the process", "loaded": [], "done": []}
+            for module in below:
+                print(json.dumps({"module": module, **silent}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def fresh() -> dict[str, dict[str, list[str]]]:
 
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="fresh interpreters are forked")
-# Several hundred interpreters are forked for the first three tests: 40 s of CPU, minutes on a busy
+# Several hundred interpreters are forked for the first three tests: 35 s of CPU, minutes on a busy
 # machine.
 patient = pytest.mark.timeout(600)
 
