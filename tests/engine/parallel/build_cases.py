@@ -24,10 +24,11 @@ from assay.engine.parallel.join import build_model, partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
 
-WIDTH, DEPTH = 256, 6
+WIDTH, DEPTH = 258, 6  # four ranks have 65 rows each, but the last
 LAYOUTS: dict[int, tuple[Layout, ...]] = {
     2: (Layout(shard=2), Layout(tensor=2), Layout(pipeline=2)),
     4: (
+        Layout(shard=4),
         Layout(data=2, shard=2),
         Layout(shard=2, tensor=2),
         Layout(pipeline=2, tensor=2),

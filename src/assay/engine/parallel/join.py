@@ -36,14 +36,14 @@ def build_model(constructor: Callable[[], Model], mesh: Mesh) -> tuple[Model, Re
     The record is None where a rank cannot build it so: then all have it whole, and `mesh` says why.
     Collective.
     """
-    record = RecordedBuild()
-    model, why = None, ""
+    model, record, why = None, None, ""
     try:
+        record = RecordedBuild()
         model = record.build(constructor)
     except Exception as error:  # if the model is to blame, it raises again when it is built whole
         why = str(error).partition("\n")[0] or type(error).__name__
     if mesh.ranks.all_true(model is not None):
-        assert model is not None
+        assert model is not None and record is not None
         return model, record if record.tensors(model) else None
     mesh.built_whole = f"built whole before it was divided: {why or 'as on another rank'}"
     return constructor(), None
