@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -83,3 +85,19 @@ def test_buckets_that_are_closed_hear_of_no_backward_pass() -> None:
     only.sum().backward()  # type: ignore[no-untyped-call]
 
     assert buckets._awaited == [{only}]
+
+
+def test_a_parameter_keeps_no_hook_of_buckets_that_are_gone() -> None:
+    (parameter,) = parameters(1)
+    hooks = [len(hooks_of(parameter))]
+    buckets = GradientBuckets([[parameter]], None)
+    hooks.append(len(hooks_of(parameter)))
+
+    del buckets
+    gc.collect()
+
+    assert [*hooks, len(hooks_of(parameter))] == [0, 1, 0]
+
+
+def hooks_of(parameter: Tensor) -> Any:
+    return getattr(parameter, "_post_accumulate_grad_hooks", None) or {}

@@ -53,7 +53,9 @@ class DistributedGroup(DataParallelGroup):
         self._known = "", 0
         """Kind of the losses of the newest step, and how many numbers of them are on the CPU."""
         self._world = dist.new_group(backend=host_backend())
-        self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
+        self._host = self._world
+        if self.size < dist.get_world_size():
+            self._host = dist.new_group(own, backend=host_backend(), use_local_synchronization=True)
         self.is_first = dist.get_rank() == 0
 
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:

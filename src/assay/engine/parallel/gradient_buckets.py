@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakMethod, finalize
 
 import torch
 import torch.distributed as dist
@@ -32,20 +33,23 @@ class GradientBuckets:
         self.group = group
         self.buckets = buckets
         self._places = {parameter: i for i, bucket in enumerate(buckets) for parameter in bucket}
-        self._hooks: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+        note = WeakMethod(self._note)
+
+        def hear(parameter: Tensor) -> None:
+            if (heard := note()) is not None:
+                heard(parameter)
+
+        hooks: list[Any] = [
+            parameter.register_post_accumulate_grad_hook(hear)  # type: ignore[no-untyped-call]
             for parameter in self._places
         ]
+        # A parameter keeps its hooks: those of an optimizer step that is gone would be called on.
+        self.close = finalize(self, _remove, hooks)
         self._awaited: list[set[Tensor]] = []
         self._flying: list[tuple[Sequence[Tensor], Tensor, Any]] = []
         self._sent = 0
         self._lacking: set[Tensor] = set()
         self._is_open = self._is_known = self._has_pieces = False
-
-    def close(self) -> None:
-        """Hear of no backward pass any more."""
-        for hook in self._hooks:
-            hook.remove()
 
     def open(self) -> None:
         """Begin the last backward pass of a window."""
@@ -143,6 +147,12 @@ class GradientBuckets:
         ):
             if not count:
                 parameter.grad = None
+
+
+def _remove(hooks: Sequence[Any]) -> None:
+    """Hear of no backward pass any more."""
+    for hook in hooks:
+        hook.remove()
 
 
 def _own_grad(parameter: Tensor) -> Tensor:
