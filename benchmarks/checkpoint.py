@@ -3,7 +3,8 @@
 `blocked` is how long the loop stands still, against one copy of the same tensors to host memory
 that is there already. What is saved and loaded is synced and verified: `background.durable` beside
 `dcp.async_save` until it is done, `at_once` beside writing and syncing the bytes, `load` beside
-`torch.load` of a file in the page cache, in turns that change. `speed` is that of a loop of small steps while checkpoints are written all
+`torch.load` of a file in the page cache, each in a new process as one that resumes, in turns that
+change. `speed` is that of a loop of small steps while checkpoints are written all
 the time, against its speed without; the two take turns. `process` writes the same bytes with the
 same digests from shared memory in a process of its own. `resume` is one step of the first example
 resumed from a checkpoint, with its record, evaluation and save; `fresh` is one from the beginning.
@@ -54,6 +55,19 @@ for path in sys.stdin:
         file.flush()
         os.fsync(file.fileno())
     print("done", flush=True)
+"""
+
+LOADER = """
+import sys
+from pathlib import Path
+from time import perf_counter, process_time
+import torch
+from assay.engine.checkpoint.saver import Saver
+torch.set_num_threads(1)
+load = {"load": Saver(Path(sys.argv[2]), keep=1).load, "torch_load": lambda: torch.load(sys.argv[3])}
+begun, cpu = perf_counter(), process_time()
+load[sys.argv[1]]()
+print(perf_counter() - begun, process_time() - cpu)
 """
 
 
@@ -194,9 +208,12 @@ def blocked(megabytes: int, rounds: int, folder: Path) -> dict[str, list[float]]
                 tensor.add_(1)  # as a training does: equal files are linked
             turn()
         shutil.rmtree(folder / "by_dcp")
-        loads = [("load", saver.load), ("torch_load", lambda: torch.load(other))]
-        for name, load in loads if number % 2 else reversed(loads):
-            add(name, load)
+        for name in ("load", "torch_load") if number % 2 else ("torch_load", "load"):
+            # Not here: memory that an earlier load gave back costs less than that of a new process.
+            command = [sys.executable, "-c", LOADER, name, str(saver.folder), str(other)]
+            took = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            for ending, value in zip(("", ".cpu"), took.split(), strict=True):
+                found.setdefault(f"{name}{ending}", []).append(float(value))
     return {**found, "background.first": [first]}
 
 

@@ -163,8 +163,8 @@ def scroll(session: Session, page: Page, prefix: str) -> float:
 def points(session: Session, asked: argparse.Namespace) -> None:
     count = 50_000 if asked.quick else 1_000_000
     with new_project() as project:
-        copy_runs(project, 1, curves=CURVES)
         ended, killed = long_run(project, count), long_run(project, count, as_killed=True)
+        copy_runs(project, 1, curves=CURVES)  # the newest, whose curves the first page shows
         with server(project) as (link, process, _), session.page() as page:
             opened(page, link)
             for name, run in (

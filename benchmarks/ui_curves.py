@@ -48,8 +48,8 @@ from assay.store.layout import Project
 RUNS = 100
 METRICS = tuple(f"train/metric_{i}" for i in range(10))
 LIVE_RUNS = 20
-NEW_S = 2.5
-"""Seconds in which the index takes a folder for one that may still change, and reads it again."""
+NEW_S = 7.0
+"""Seconds until the index has read folders again that were new when it read them."""
 FRAMES = """
 async () => {
   const times = [];
