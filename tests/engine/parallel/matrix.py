@@ -16,6 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.data import TensorDataset
 
 from assay.core.ports import MemoryRecorder
@@ -64,6 +73,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "clipped": {"clip_norm": 0.2},
     "weighed": {"is_weighed": True},
     "dropped": {"dropout": 0.3},
+    "experts": {"experts": 4},
     "all": {
         "accumulate": 2,
         "activation_checkpoint": True,
@@ -91,17 +101,64 @@ class Block(nn.Module):
         return x + hidden
 
 
+class Experts(nn.Module):
+    """Experts of two layers, each with weights of its own; `gates` weigh what they give."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(count, width, 2 * width) / width)
+        self.down = nn.Parameter(torch.randn(count, 2 * width, width) / width)
+
+    def forward(self, x: Tensor, gates: Tensor) -> Tensor:
+        hidden = torch.matmul(x, self.up).tanh()  # expert, sample, feature
+        return (torch.matmul(hidden, self.down) * gates.T.unsqueeze(2)).sum(0)
+
+
+class Mixture(nn.Module):
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, count)
+        self.experts = Experts(width, count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.experts(x, self.router(x).softmax(1))
+        return x + out
+
+
+class ExpertParallel(ParallelStyle):
+    """Each rank has some of the experts; what they give is added up over the ranks."""
+
+    def _apply(self, module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, mesh, self.divide, self.begin, self.end)
+
+    def divide(self, _: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for name, weight in list(module.named_parameters(recurse=False)):
+            part = distribute_tensor(weight.detach(), mesh, [Shard(0)], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(part))
+
+    def begin(self, _: nn.Module, inputs: Any, mesh: DeviceMesh) -> Any:
+        return tuple(DTensor.from_local(each, mesh, [Replicate()]) for each in inputs)
+
+    def end(self, _: nn.Module, output: Any, mesh: DeviceMesh) -> Any:
+        return output.redistribute(placements=[Replicate()]).to_local()
+
+
 class Net(nn.Module):
     """Blocks between what is read in and what is read out, which share a weight.
 
     There are no running statistics. Dropout is in the first stage of a pipeline: a later one has random numbers of its own.
     """
 
-    def __init__(self, width: int = 6, depth: int = 4, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int = 6, depth: int = 4, dropout: float = 0.0, experts: int = 0
+    ) -> None:
         super().__init__()
         self.inlet = nn.Linear(4, width)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.has_experts = experts > 0
+        self.blocks = nn.ModuleList(
+            Mixture(width, experts) if experts else Block(width) for _ in range(depth)
+        )
         self.outlet = nn.Linear(width, 3)  # an odd number: it does not divide evenly
 
     def pipeline_split(self) -> list[Any]:
@@ -118,7 +175,9 @@ class Net(nn.Module):
             x = block(x)
         return self.read_out(x)
 
-    def tensor_plan(self) -> dict[str, str]:
+    def tensor_plan(self) -> dict[str, Any]:
+        if self.has_experts:
+            return {"blocks.*.experts": ExpertParallel()}
         return {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}
 
 
@@ -156,14 +215,14 @@ def cell(layout: Layout, way: str) -> dict[str, Any]:
     Of the way `all` each rank builds only its own part of the weights.
     """
     options = dict(WAYS[way])
-    dropout = options.pop("dropout", 0.0)
+    sizes = {name: options.pop(name) for name in ("dropout", "experts") if name in options}
     torch.manual_seed(0)
     mesh = init_mesh(layout, torch.device("cpu")) if dist.is_initialized() else None
     record = RecordedBuild(large_bytes=1) if mesh is not None and way == "all" else None
     if record is not None:
-        model = record.build(lambda: Net(dropout=dropout).double())
+        model = record.build(lambda: Net(**sizes).double())
     else:
-        model = Net(dropout=dropout).double()
+        model = Net(**sizes).double()
     is_recomputed = options.pop("activation_checkpoint", False)
     recompute(model, is_recomputed)
     if mesh is not None:
