@@ -15,6 +15,10 @@ def test_no_two_classes_share_a_name() -> None:
     assert words.shared_names() == {}
 
 
+def test_a_function_imported_by_name_shares_it_with_no_other() -> None:
+    assert words.doubled_names() == {}
+
+
 def test_no_function_is_named_by_a_bare_participle() -> None:
     assert words.participles() == []
 
@@ -26,6 +30,17 @@ def test_the_check_sees_a_participle_and_takes_verbs_and_properties(tmp_path: Pa
     )
 
     assert words.participles(tmp_path) == ["a.py:1: told", "a.py:2: _merged"]
+
+
+def test_the_check_sees_two_functions_imported_under_one_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("def read(): ...\ndef show(): ...\n")
+    (tmp_path / "b.py").write_text("def read(): ...\ndef show(): ...\n")
+    (tmp_path / "c.py").write_text(
+        "from assay import b\nfrom assay.a import read, show\n"
+        "def f():\n    from assay.b import read as other\n    b.show()\n"
+    )
+
+    assert words.doubled_names(tmp_path) == {"read": ["assay.a", "assay.b"]}
 
 
 def test_the_check_sees_a_docstring_and_a_class_that_break_the_rules(tmp_path: Path) -> None:

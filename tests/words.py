@@ -1,7 +1,8 @@
 """Figures of the house's language, by room: `python tests/words.py`. See CONTRIBUTING.md.
 
-Three of them are rules: no docstring begins with a question or a pronoun, no two classes share a
-name, and no function is named by a bare participle. The others are there to be looked at.
+Four of them are rules: no docstring begins with a question or a pronoun, no two classes share a
+name, no two functions that are imported by name do, and no function is named by a bare participle.
+The others are there to be looked at.
 """
 
 from __future__ import annotations
@@ -43,18 +44,8 @@ told won worn written
 IRREGULAR = frozenset(_IRREGULAR.split())
 _VERBS_IN_ED = "bed embed exceed feed need proceed reseed seed shed speed succeed"
 VERBS_IN_ED = frozenset(_VERBS_IN_ED.split())
-PUBLIC_PARTICIPLES = {"dotted", "entered", "opened"}  # documented: assay.config, assay.build
-PARTICIPLES_LEFT = (
-    "compat/",
-    "engine/callbacks/",
-    "engine/data/",
-    "engine/loop/",
-    "engine/optim/",
-    "engine/rehearse/",
-    "store/",
-)
-"""Folders that still have functions named by participles: a line leaves with the last of them."""
-
+PUBLIC_DOUBLES = {"run"}  # `assay.run`, and what it calls in this process
+PUBLIC_PARTICIPLES = {"dotted", "entered", "marked", "opened"}  # documented for users
 # Tokens of layout say nothing about how much a line holds.
 LAYOUT = {
     tokenize.NL,
@@ -105,12 +96,37 @@ def shared_names(source: Path = SOURCE) -> dict[str, list[str]]:
     }
 
 
-def participles(source: Path = SOURCE, left: tuple[str, ...] = PARTICIPLES_LEFT) -> list[str]:
+def doubled_names(source: Path = SOURCE) -> dict[str, list[str]]:
+    """Return the names under which functions of several modules are imported, with these modules.
+
+    What is called as `module.read` has its meaning from the module.
+    """
+    trees = {f"assay.{name[:-3].replace('/', '.')}": tree for name, _, tree in modules(source)}
+    functions = {
+        (module, node.name)
+        for module, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+    homes: defaultdict[str, set[str]] = defaultdict(set)
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in node.names:
+                    if (node.module, name.name) in functions:
+                        homes[name.name].add(node.module)
+    return {
+        name: sorted(found)
+        for name, found in sorted(homes.items())
+        if len(found) > 1 and name not in PUBLIC_DOUBLES
+    }
+
+
+def participles(source: Path = SOURCE) -> list[str]:
     """Return `file:line: name` of each function that a bare participle names, but properties."""
     return [
         f"{name}:{node.lineno}: {node.name}"
         for name, _, tree in modules(source)
-        if not name.startswith(left)
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if is_participle(node.name.strip("_"))
@@ -186,9 +202,12 @@ def main() -> int:
     named = participles()
     for name, found in shared.items():
         print(f"class {name}: {', '.join(found)}")
+    doubled = doubled_names()
+    for name, found in doubled.items():
+        print(f"function {name}: {', '.join(found)}")
     for line in named:
         print(f"participle: src/assay/{line}")
-    return 1 if wrong or shared or named else 0
+    return 1 if wrong or shared or doubled or named else 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.compat.parts.features import Fields, cached, to_tensors
+from assay.compat.parts.features import Fields, load_or_build, to_tensors
 from assay.core.errors import InputError
 from assay.engine import Loader
 
@@ -27,7 +27,7 @@ BUILDER = """
 import os, sys, time
 from pathlib import Path
 import torch
-from assay.compat.parts.features import cached
+from assay.compat.parts.features import load_or_build
 
 def build(text, scale):
     with open("calls.txt", "a") as file:
@@ -36,7 +36,7 @@ def build(text, scale):
     return {"lengths": torch.tensor([len(line) * scale for line in Path(text).read_text().splitlines()])}
 
 if __name__ == "__main__":
-    made = cached(build, "text.txt", 2, folder="cache")
+    made = load_or_build(build, "text.txt", 2, folder="cache")
     if len(sys.argv) > 1:  # a run on several ranks, in evaluation or not: no barrier is asked for
         import torch.distributed as dist
         dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/store", rank=int(sys.argv[1]), world_size=2)
@@ -115,7 +115,7 @@ def test_features_are_made_anew_when_data_arguments_or_code_change(
 
     def made(scale: int = 2) -> list[int]:
         builder = importlib.import_module("builder")
-        return cached(builder.build, "text.txt", scale, folder="cache")["lengths"].tolist()  # type: ignore[no-any-return]
+        return load_or_build(builder.build, "text.txt", scale, folder="cache")["lengths"].tolist()  # type: ignore[no-any-return]
 
     monkeypatch.setitem(sys.modules, "builder", importlib.import_module("builder"))
     assert [made(), made(), calls(place)] == [[2, 4, 6], [2, 4, 6], 1]
@@ -135,8 +135,8 @@ def test_features_are_kept_where_python_has_no_fcntl(place: Path) -> None:
         "import assay.engine, safetensors.torch  # before Python says that it is on Windows\n"
         "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None\n"
         "from assay.compat.parts import text\n"
-        "from assay.compat.parts.features import cached\n"
-        "print([cached(list, 'ab', folder='cache'), cached(list, 'ab', folder='cache')])\n"
+        "from assay.compat.parts.features import load_or_build\n"
+        "print([load_or_build(list, 'ab', folder='cache'), load_or_build(list, 'ab', folder='cache')])\n"
     )
 
     done = subprocess.run(
@@ -152,12 +152,12 @@ def test_features_are_kept_where_python_has_no_fcntl(place: Path) -> None:
 
 
 def test_a_damaged_file_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    made = cached(rows, 3, folder=tmp_path)
+    made = load_or_build(rows, 3, folder=tmp_path)
     file = next(tmp_path.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:-5])
 
     with caplog.at_level("WARNING", logger="assay"):
-        again = cached(rows, 3, folder=tmp_path)
+        again = load_or_build(rows, 3, folder=tmp_path)
 
     assert "made again" in caplog.text
     assert again["names"] == made["names"] == ["a", "b"]
@@ -175,11 +175,11 @@ def objects() -> object:
 
 def test_what_cannot_be_kept_or_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="What objects returns cannot be kept"):
-        cached(objects, folder=tmp_path)
+        load_or_build(objects, folder=tmp_path)
     with pytest.raises(InputError, match="An argument of rows is a object"):
-        cached(rows, object(), folder=tmp_path)
+        load_or_build(rows, object(), folder=tmp_path)
     with pytest.raises(InputError, match="cannot be kept"):
-        cached(rows, 3, folder="/proc/nowhere")
+        load_or_build(rows, 3, folder="/proc/nowhere")
 
 
 @dataclass

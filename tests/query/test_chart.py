@@ -83,7 +83,7 @@ def test_a_reduced_curve_keeps_every_extreme(
     steps = [first + each for each in accumulate(gaps, initial=0)][: len(values)]
     whole = series(values, steps)
 
-    found = whole.reduced(buckets)
+    found = whole.reduce(buckets)
 
     assert len(found) <= max(buckets, 1) and found.counts.sum() == len(values)
     known = [value for value in values if not math.isnan(value)]
@@ -94,7 +94,7 @@ def test_a_reduced_curve_keeps_every_extreme(
 
 
 def test_nothing_is_reduced_to_nothing_and_no_range_is_refused() -> None:
-    assert len(series([]).reduced(5)) == 0
-    assert series([1.0, 9.0, 2.0]).reduced(5).lows.tolist() == [1.0, 9.0, 2.0]
+    assert len(series([]).reduce(5)) == 0
+    assert series([1.0, 9.0, 2.0]).reduce(5).lows.tolist() == [1.0, 9.0, 2.0]
     with pytest.raises(ArgumentError):
-        series([1.0]).reduced(0)
+        series([1.0]).reduce(0)

@@ -318,7 +318,7 @@ def looked_at(view: RunView) -> None:
             if name in ("metric", "history"):
                 for each in ("train/loss", "valid/acc", "absent") if name == "metric" else ():
                     with contextlib.suppress(AssayError):
-                        got(each).reduced(10)
+                        got(each).reduce(10)
             elif not callable(got):
                 repr(got)
 

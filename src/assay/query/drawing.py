@@ -83,7 +83,7 @@ def middles(series: Series, width: int) -> list[float]:
     """Return the values of a curve, or the middle of the extremes of each of `width` ranges."""
     if len(series) <= 20 * width:
         return [float(value) for value in series.values]
-    found = series.reduced(width)
+    found = series.reduce(width)
     return [
         _middle(float(low), float(high)) for low, high in zip(found.lows, found.highs, strict=True)
     ]
@@ -93,7 +93,7 @@ def _points(series: Series, width: int) -> tuple[Sequence[int], Sequence[float]]
     """The curve with at most four points a column, spikes included."""
     if len(series) <= 4 * width:
         return list(series.steps), list(series.values)
-    found = series.reduced(2 * width)
+    found = series.reduce(2 * width)
     steps = [step for step in found.steps for _ in range(2)]
     return steps, [value for pair in zip(found.lows, found.highs, strict=True) for value in pair]
 

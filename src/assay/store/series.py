@@ -53,7 +53,7 @@ class Series:
         """Values of the x axis: those of `axis`, else the steps."""
         return self.steps.astype(float) if self.axis_values is None else self.axis_values
 
-    def reduced(self, buckets: int = 2000) -> Reduced:
+    def reduce(self, buckets: int = 2000) -> Reduced:
         """Return the curve in at most `buckets` equal ranges of steps, with extremes.
 
         No spike is lost. Points have to be in the order of their steps: of one branch, as `metric`

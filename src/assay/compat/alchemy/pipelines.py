@@ -151,7 +151,7 @@ def _at_end(call: Callable[..., Mapping[str, Any]], ends: str) -> Callable[..., 
     """Return `call` with the counters of `train_sched` still at what ends."""
 
     @wraps(call)
-    def called(self: Any, **kwargs: Any) -> Mapping[str, Any]:
+    def call_until_end(self: Any, **kwargs: Any) -> Mapping[str, Any]:
         table = sym_tbl()
         table.force_set(ENDING, ends)
         try:
@@ -159,7 +159,7 @@ def _at_end(call: Callable[..., Mapping[str, Any]], ends: str) -> Callable[..., 
         finally:
             table.force_set(ENDING, "")
 
-    return called
+    return call_until_end
 
 
 class BeginEpochPipeline(SchedPipeline):

@@ -34,9 +34,9 @@ def watch_script() -> Iterator[None]:
     global _watched
     _watched = {}
     with (
-        _replaced(argparse.ArgumentParser, "parse_known_args", _note_arguments),
-        _replaced(configparser.RawConfigParser, "read", _note_sections),
-        _replaced(json, "load", _note_json),
+        _replace(argparse.ArgumentParser, "parse_known_args", _note_arguments),
+        _replace(configparser.RawConfigParser, "read", _note_sections),
+        _replace(json, "load", _note_json),
     ):
         try:
             yield
@@ -126,7 +126,7 @@ class SavedFiles:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, note: Any) -> Iterator[None]:
+def _replace(owner: Any, name: str, note: Any) -> Iterator[None]:
     """Let `note` see the arguments and the result of a function while the block runs."""
     original = getattr(owner, name)
 

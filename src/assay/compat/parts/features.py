@@ -32,7 +32,9 @@ logger = logging.getLogger("assay")
 OutputMode = Literal["classification", "regression"]
 
 
-def cached(build: Callable[..., Any], *arguments: Any, folder: str | Path, **named: Any) -> Any:
+def load_or_build(
+    build: Callable[..., Any], *arguments: Any, folder: str | Path, **named: Any
+) -> Any:
     """Return `build(*arguments, **named)`, computed by one process and read by all others.
 
     Kept under a name that changes with the code of the module that `build` is in, with the

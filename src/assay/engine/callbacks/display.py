@@ -206,7 +206,7 @@ class Display:
         if self._evaluated_at == state.step:
             parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
             parts += self._weights
-        left = "" if self.is_live else self._left(engine)  # there it stands beside the bar
+        left = "" if self.is_live else self._time_left(engine)  # there it stands beside the bar
         self._draw(engine)
         parts += [f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]
         if self.page is not None:
@@ -290,12 +290,12 @@ class Display:
     def _draw(self, engine: Engine) -> None:
         if self.page is not None:
             state = engine.state
-            left = self._left(engine)
+            left = self._time_left(engine)
             text = f"loss {state.loss:.4f}" + (f" · eta {left}" if left else "")
             self.page.set_progress(_title(engine), state.step, engine.state.max_steps, text)
         if self.bar is not None and self._task is not None:
             state = engine.state
-            left = self._left(engine)
+            left = self._time_left(engine)
             shown = f"eta {left}" if left else ""
             self._leave_room()
             self.bar.update(
@@ -306,7 +306,7 @@ class Display:
                 refresh=True,
             )
 
-    def _left(self, engine: Engine) -> str:
+    def _time_left(self, engine: Engine) -> str:
         """Return the time left at the speed so far, evaluations included; "" if unknown."""
         state, (begun, first) = engine.state, self._begun
         spent = time.perf_counter() - begun

@@ -104,7 +104,7 @@ class Instance:
             kept, {name: self._placements[name] for name in kept if name in self._placements}
         )
 
-    def placed(self, stages: Iterable[int], count: int) -> Instance:
+    def place_on(self, stages: Iterable[int], count: int) -> Instance:
         """Return the instance with only the shapes of tensors that none of these stages needs."""
         own = list(stages)
 

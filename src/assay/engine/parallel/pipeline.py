@@ -248,7 +248,7 @@ class Pipeline:
     def drop_unused_data(self, batch: Any) -> Any:
         """Return a batch with only the shapes of the tensors that no stage of this rank needs."""
         if isinstance(batch, Instance):
-            return batch.placed(self.stages, self.count)
+            return batch.place_on(self.stages, self.count)
         return batch if self.is_first or self.is_last else map_values(batch, shape_only)
 
     def drop_unused_windows(self, windows: Iterator[Window]) -> Iterator[Window]:

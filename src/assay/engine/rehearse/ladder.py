@@ -382,7 +382,7 @@ class _Rehearsing:
         until = time.monotonic() + _LOOKED_AT_SECONDS
         for number, later in enumerate(islice(self.parts.windows, _LOOKED_AT_BATCHES), 2):
             for batch in later.batches:
-                wrong = _broken(bounds, batch)
+                wrong = _describe_misfit(bounds, batch)
                 if wrong:
                     message = f"{wrong} (step {number})"
                     self.trial.findings.append(Finding(kind="value", message=message))
@@ -453,7 +453,7 @@ class _Rehearsing:
         return Disk(checkpoint_bytes=self.checkpoint, checkpoints=count, free_bytes=free)
 
 
-def _broken(bounds: Sequence[tuple[int, Bound]], batch: Any) -> str:
+def _describe_misfit(bounds: Sequence[tuple[int, Bound]], batch: Any) -> str:
     """Return what is wrong with the values of a batch; "" for nothing."""
     leaves = list(tensors_in(batch))
     for number, bound in bounds:
