@@ -1,7 +1,8 @@
-"""Devices as people write them: `cpu`, `cuda:1`, `0`, and lists of them: `cuda:0,1`, `0-3`."""
+"""Devices as people write them (`cpu`, `cuda:1`, `0`, `cuda:0,1`, `0-3`); the number of cores."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -11,6 +12,13 @@ _ITEM = re.compile(
     r"(?:(?P<kind>[A-Za-z]\w*)(?::(?=\d))?)?(?:(?P<first>\d+)(?:-(?P<last>\d+))?)?", re.ASCII
 )
 _MOST = 1024
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def device_names(given: str | int | Sequence[str | int]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from assay.core.devices import device_names
+from assay.core.devices import cores, device_names
 from assay.core.errors import InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, TORCH_DEVICES_VARIABLE, JobSpec
 from assay.core.nvml import open_nvml
@@ -115,14 +115,10 @@ def this_machine() -> DevicePool:
     return FakeDevices(fake) if fake else NvmlDevices()
 
 
-def cores() -> int:
-    """Return the cores that this process may use; ASSAY_CORES overrides."""
+def cores_of_jobs() -> int:
+    """Return the CPU cores that all jobs together may use; ASSAY_CORES overrides."""
     given = os.environ.get(CORES_VARIABLE, "")
-    if given.isdigit() and int(given):
-        return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return int(given) if given.isdigit() and int(given) else cores()
 
 
 def wanted_devices(spec: JobSpec, pool: Sequence[Device]) -> list[Device]:
@@ -185,7 +181,7 @@ def cpu_jobs() -> int:
     """
     threads = os.environ.get("OMP_NUM_THREADS", "")
     each = int(threads) if threads.isdecimal() and int(threads) else _CORES_OF_JOB
-    return max(1, cores() // each)
+    return max(1, cores_of_jobs() // each)
 
 
 def choose_own_slot(spec: JobSpec, own: Sequence[DeviceSlot]) -> list[DeviceSlot] | None:
@@ -225,7 +221,7 @@ def job_variables(
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(each.key for each in real)
     if "OMP_NUM_THREADS" not in spec.environment:
         at_once = sum(slot.shared_by for slot in slots[:1]) * max(1, len(pool))
-        variables["OMP_NUM_THREADS"] = str(max(1, cores() // at_once))
+        variables["OMP_NUM_THREADS"] = str(max(1, cores_of_jobs() // at_once))
     return variables
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from assay.core.devices import cores
+
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_ORDER",
@@ -49,7 +51,7 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "kernel": platform.release(),
         "host": platform.node(),
-        "cpus": _cpus(),
+        "cpus": cores(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "packages": packages(sys.path),
     }
@@ -95,11 +97,6 @@ def _packages_in(folder: str) -> Iterator[tuple[str, str]]:
             package, _, version = name.removesuffix(".dist-info").rpartition("-")
             if package:
                 yield package.lower().replace("_", "-"), version
-
-
-def _cpus() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _torch(torch: Any) -> Mapping[str, Any]:

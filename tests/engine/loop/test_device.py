@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from assay.core.devices import cores
 from assay.core.errors import InputError
 from assay.engine.loop.device import (
     SMALL_MODEL,
-    cores,
     pick_device,
     pick_threads,
     place,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
+from assay.core.devices import cores
 from assay.core.errors import InputError, did_you_mean
 
 Device = torch.device
@@ -83,13 +83,6 @@ def pick_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> int:
         return wanted
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return 1 if parameters <= SMALL_MODEL else max(1, cores() // ranks)
-
-
-def cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def use_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> None:
