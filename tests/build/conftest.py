@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import Table
 
 
@@ -32,4 +32,4 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def tree() -> Callable[[str], Table]:
     """A config as it is written."""
-    return lambda text: read(textwrap.dedent(text).lstrip("\n"), "digits.toml")
+    return lambda text: read_toml(textwrap.dedent(text).lstrip("\n"), "digits.toml")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from assay.build import user_code
-from assay.build.targets import TargetError, canonical, find
+from assay.build.targets import TargetError, canonical_name, find_target
 
 Write = Callable[..., Path]
 
@@ -24,7 +24,7 @@ PLACES = (
 
 
 def named(target: str, *user_dirs: Path) -> str:
-    return canonical(find(target, user_dirs=user_dirs), target, user_dirs=user_dirs)
+    return canonical_name(find_target(target, user_dirs=user_dirs), target, user_dirs=user_dirs)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_every_name_of_torch_leads_back_to_the_same_object() -> None:
         for short in vars(place):
             target = f"{place.__name__}.{short}"
             try:
-                thing = find(target, user_dirs=[])
+                thing = find_target(target, user_dirs=[])
             except TargetError:
                 continue
-            name = canonical(thing, target, user_dirs=[])
-            assert find(name, user_dirs=[]) is thing
+            name = canonical_name(thing, target, user_dirs=[])
+            assert find_target(name, user_dirs=[]) is thing
             assert "modules" not in name
             count += 1
     assert count > 300

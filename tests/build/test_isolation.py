@@ -16,7 +16,7 @@ import pytest
 
 from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
 from assay.build.signatures import check_signatures
-from assay.build.targets import find, resolve
+from assay.build.targets import find_target, resolve
 from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
@@ -41,12 +41,12 @@ def test_a_target_is_looked_up_once_while_the_code_is_open_and_anew_afterwards(
 ) -> None:
     project = write(model="class Net: ...")
     with user_code([project]):
-        net = find("model.Net", user_dirs=[project])
+        net = find_target("model.Net", user_dirs=[project])
         with monkeypatch.context() as patch:
             patch.setattr(
                 "os.path.realpath", lambda path: pytest.fail(f"{path} is looked at again")
             )
-            assert find("model.Net", user_dirs=[project]) is net
+            assert find_target("model.Net", user_dirs=[project]) is net
 
     write(model="class Net:\n    layers = 2\n")
     importlib.invalidate_caches()

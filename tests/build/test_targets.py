@@ -11,7 +11,7 @@ import pytest
 import bypass
 from assay.build.isolation import user_code
 from assay.build.target_owners import owner_of
-from assay.build.targets import TargetError, find, resolve
+from assay.build.targets import TargetError, find_target, resolve
 from assay.config import own_targets, torch_targets
 from assay.config.allow_list import can_trust, refuse_by_name
 from assay.core.diagnostics import Origin, render
@@ -71,7 +71,7 @@ def opened(project: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("target", ALLOWED)
 def test_what_the_user_or_torch_defines_is_found(target: str, opened: Path) -> None:
-    assert callable(find(target, user_dirs=[opened]))
+    assert callable(find_target(target, user_dirs=[opened]))
 
 
 def test_every_way_around_the_allow_list_is_refused(opened: Path) -> None:
@@ -79,7 +79,7 @@ def test_every_way_around_the_allow_list_is_refused(opened: Path) -> None:
     passed = []
     for target in bypass.REFUSED:
         try:
-            passed.append((target, find(target, user_dirs=[opened])))
+            passed.append((target, find_target(target, user_dirs=[opened])))
         except TargetError as error:
             assert error.what and error.kind in ("unknown-target", "target-not-allowed"), target
     assert passed == []
@@ -99,7 +99,7 @@ def test_trusting_torch_or_python_changes_nothing(opened: Path) -> None:
     }
     for target in bypass.REFUSED:
         with pytest.raises(TargetError):
-            find(target, user_dirs=[opened], trusted=everything)
+            find_target(target, user_dirs=[opened], trusted=everything)
 
 
 def test_the_command_that_would_allow_a_target_is_shown_only_where_it_helps(project: Path) -> None:
@@ -359,7 +359,7 @@ def test_nothing_is_called_while_resolving(write: Write) -> None:
     with user_code([project]):
         for target in ("model.Net", "model.make", "model.Net.loud"):
             try:
-                find(target, user_dirs=[project])
+                find_target(target, user_dirs=[project])
             except TargetError:
                 assert target == "model.Net.loud"
         assert sys.modules["model"].calls == []
@@ -367,7 +367,7 @@ def test_nothing_is_called_while_resolving(write: Write) -> None:
 
 def test_the_owner_is_who_defined_it(opened: Path) -> None:
     def owner(target: str) -> Any:
-        return owner_of(find(target, user_dirs=[opened]), user_dirs=[opened])
+        return owner_of(find_target(target, user_dirs=[opened]), user_dirs=[opened])
 
     assert owner("model.Net") == "user"
     assert owner("torch.nn.Linear") == "torch"

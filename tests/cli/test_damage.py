@@ -21,7 +21,7 @@ from assay.record.attempt import AttemptSpec
 from assay.record.compaction import compact
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
-from assay.store.trash import list_removed, remove
+from assay.store.trash import list_removed, remove_run
 from run_folders import hold_lease, make_run
 
 POINTS = {"train/loss": [0.5, 0.25, 0.125], "valid/acc": [0.9]}
@@ -252,7 +252,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
         assert assay(*command).code in (0, 1, 2)
     with pytest.raises(InputError, match="has no metric `loss`"):
         RunView(folder).metric("loss") if name != "metrics.bin" else no_metric()
-    remove(RunFolder(folder))
+    remove_run(RunFolder(folder))
 
 
 def no_metric() -> None:

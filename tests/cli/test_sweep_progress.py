@@ -11,7 +11,7 @@ import pytest
 from assay.cli.sweep_progress import SweepProgress
 from assay.jobs.search import ActiveTrial, TrialTask
 from assay.jobs.study import SearchSpec
-from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_run
+from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_trial
 from assay.query.run import RunView
 from run_folders import make_project, make_run
 
@@ -32,7 +32,7 @@ def runs(tmp_path: Path) -> list[TrialRun]:
         attempt = {"launch": {"point": f"{i}/9"}, "seeds": {"seed": 0}}
         points = {"loss": [1.0, loss]}
         folder = make_run(project, ran_s=ran_s, attempt=attempt, points=points)
-        run = read_run(RunView(folder), SPEC.metrics)
+        run = read_trial(RunView(folder), SPEC.metrics)
         assert run is not None
         found.append(run)
     return found

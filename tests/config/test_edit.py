@@ -9,7 +9,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from assay.config.edit import with_key, without_key
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import (
     KeyPath,
     Table,
@@ -152,7 +152,7 @@ VALUES = st.recursive(
 def test_after_any_edits_the_text_says_the_edited_tree_and_keeps_the_comments(
     edits: list[tuple[int, Any, str]],
 ) -> None:
-    text, root = TEXT, read(TEXT, "<test>", excerpt=True)
+    text, root = TEXT, read_toml(TEXT, "<test>", excerpt=True)
     for choice, value, how in edits:
         places = [path for path, _ in walk(root)][1:]
         tables = [path for path, node in walk(root) if isinstance(node, Table)]
@@ -177,7 +177,7 @@ def test_after_any_edits_the_text_says_the_edited_tree_and_keeps_the_comments(
             assert "Change it in an editor" in str(error)
             event("refused")
             continue
-        root = read(text, "<test>", excerpt=True)
+        root = read_toml(text, "<test>", excerpt=True)
         assert same(root, wanted) or same(root, without_empty_parents(wanted, path))
         assert "# what this is for\n" in text
 
@@ -193,14 +193,15 @@ def without_empty_parents(root: Table, path: KeyPath) -> Table:
 
 @pytest.mark.slow
 def test_an_edit_of_every_place_succeeds() -> None:
-    root = read(TEXT, "<test>", excerpt=True)
+    root = read_toml(TEXT, "<test>", excerpt=True)
     for path, _ in list(walk(root))[1:]:
         if path[:1] == ("plugins",) and len(path) == 2:
             continue  # under a header of its own there is nothing but a table
         assert (
-            get_at(read(without_key(TEXT, path), "<test>"), path[:-1]) is not None or len(path) < 3
+            get_at(read_toml(without_key(TEXT, path), "<test>"), path[:-1]) is not None
+            or len(path) < 3
         )
         for value in (1, "x", [1, {"a": 2}], {"type": "a.B", "b": [{}]}, {}, [], None):
-            new = read(with_key(TEXT, path, from_plain(value, HERE)), "<test>")
+            new = read_toml(with_key(TEXT, path, from_plain(value, HERE)), "<test>")
             node = get_at(new, path)
             assert node is not None and plain(node) == value

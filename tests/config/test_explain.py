@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from assay.config import expand, loads, open_text, parse_dotted
-from assay.config.explain import steps
+from assay.config.explain import origin_steps
 
 TEXT = """\
 [base]
@@ -21,7 +21,9 @@ model.width = 16
 def told(key: str, *overrides: str, variant: str = "") -> list[tuple[str, str, str]]:
     config = loads(TEXT, overrides, source="a.toml")
     (made,) = expand(config, [variant] if variant else [])
-    return [(step.how, str(step.origin), step.text) for step in steps(made, parse_dotted(key))]
+    return [
+        (step.how, str(step.origin), step.text) for step in origin_steps(made, parse_dotted(key))
+    ]
 
 
 def test_every_place_that_set_a_value_is_named_the_winner_first() -> None:
@@ -59,4 +61,4 @@ def test_a_table_begins_where_its_key_is_written_and_nothing_has_no_place() -> N
 def test_values_in_a_circle_end() -> None:
     config = open_text("a = '${b}'\nb = '${a}'\n", source="a.toml")
 
-    assert [step.how for step in steps(config, ("a",))] == ["set", "copies b", "copies a"]
+    assert [step.how for step in origin_steps(config, ("a",))] == ["set", "copies b", "copies a"]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from assay.config.freeze import canonical, config_hash, dump, origins_noted, seedless_hash
 from assay.config.loading import loads, open_text
-from assay.config.resolver import resolve
-from assay.config.sources.toml import read
+from assay.config.resolver import resolve_references
+from assay.config.sources.toml import read_toml
 from assay.config.tree import (
     Leaf,
     List,
@@ -96,7 +96,7 @@ def tree(value: dict[str, Any]) -> Table:
 def test_a_tree_written_down_reads_back_equal(value: dict[str, Any]) -> None:
     root = tree(value)
 
-    assert same(read(dump(root), "<dump>"), root)
+    assert same(read_toml(dump(root), "<dump>"), root)
 
 
 @pytest.mark.thorough
@@ -123,7 +123,7 @@ def test_a_config_can_be_written_and_read_after_any_edits(
         else:
             root = delete_at(root, places[choice % len(places)][0])
 
-    assert same(read(dump(root), "<dump>"), root)
+    assert same(read_toml(dump(root), "<dump>"), root)
 
 
 @pytest.mark.thorough
@@ -305,7 +305,7 @@ def test_a_value_taken_from_elsewhere_counts_like_one_written_down() -> None:
 
 
 def test_the_environment_is_not_part_of_the_hash() -> None:
-    root, _ = resolve(tree({"model": {"type": "a.B", "root": "${env:DATA}"}}))
+    root, _ = resolve_references(tree({"model": {"type": "a.B", "root": "${env:DATA}"}}))
 
     assert "${env:DATA}" in canonical(root)
 
@@ -359,10 +359,10 @@ def test_the_origin_of_a_value_stands_behind_it_and_is_read_back(parts: list[str
 
     written = dump(root, with_origins=True)
 
-    again = read(written, "<dump>")
+    again = read_toml(written, "<dump>")
     assert same(again, root)
     assert origins_noted(written, again) == dict.fromkeys(marked, "from env:X")
-    assert origins_noted(dump(root), read(dump(root), "<dump>")) == {}
+    assert origins_noted(dump(root), read_toml(dump(root), "<dump>")) == {}
 
 
 def test_a_copy_of_a_key_that_is_not_saved_says_where_it_is_from_and_is_read_back() -> None:
@@ -373,7 +373,7 @@ def test_a_copy_of_a_key_that_is_not_saved_says_where_it_is_from_and_is_read_bac
 
     written = dump(config.root, with_origins=True)
 
-    again = read(written, "<dump>")
+    again = read_toml(written, "<dump>")
     assert "fold = 2  # from cv.fold\nwidth = 8\n" in written
     assert same(again, config.root)
     assert origins_noted(written, again) == {("data", "train", "source", "fold"): "from cv.fold"}

@@ -83,7 +83,7 @@ def trees(content: Mapping[str, Any]) -> dict[str, Table]:
                 read = python.read_all(text, f"a{suffix}", path=file, user_dirs=[Path(folder)])
                 found[suffix], problems = read.root, read.problems
         assert problems == [], (suffix, text)
-    found["mapping"], problems = objects.read(content, "<python>")
+    found["mapping"], problems = objects.read_object(content, "<python>")
     assert problems == []
     return found
 

@@ -27,7 +27,7 @@ def test_a_tree_that_is_read_from_its_dump_has_the_origins_of_its_file_again(
     root = load(tmp_path / "a.toml", ["model.sizes.1.b=3.5"]).root
 
     told = json.loads(json.dumps(origins_of(root)))
-    again = with_origins(toml.read(dump(root), "elsewhere.toml"), told)
+    again = with_origins(toml.read_toml(dump(root), "elsewhere.toml"), told)
 
     assert same(again, root)
     assert all(node.origin == get_at(root, path).origin for path, node in walk(again))
@@ -46,7 +46,7 @@ def test_a_value_from_outside_is_text_again_where_the_type_wants_it(
     root = load(tmp_path / "a.toml").root
 
     told = json.loads(json.dumps(origins_of(root)))
-    again = with_origins(toml.read(dump(root), "elsewhere.toml"), told)
+    again = with_origins(toml.read_toml(dump(root), "elsewhere.toml"), told)
 
     name = get_at(again, ("model", "name"))
     assert name is not None

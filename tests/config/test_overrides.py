@@ -15,7 +15,7 @@ from assay.config.references import Uses
 from assay.config.resolver import Draws
 from assay.config.settings import Settings
 from assay.config.sources.literals import value_of
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import Table, get_at, key_origin_at, plain, typed_text
 from assay.core.diagnostics import Problem
 
@@ -34,7 +34,7 @@ epochs = 5
 
 
 def base() -> Table:
-    return read(TEXT, "base.toml", excerpt=True)
+    return read_toml(TEXT, "base.toml", excerpt=True)
 
 
 def apply(root: Table, arguments: list[str] | tuple[str, ...]) -> tuple[Table, list[Problem]]:
@@ -294,7 +294,7 @@ def test_every_wrong_override_is_told() -> None:
 
 
 def test_an_empty_list_has_no_items() -> None:
-    root = read("[model]\ntype = 'a.B'\nlist = []\n", "<test>", excerpt=True)
+    root = read_toml("[model]\ntype = 'a.B'\nlist = []\n", "<test>", excerpt=True)
 
     _, problems = apply(root, ["model.list.0=1"])
 

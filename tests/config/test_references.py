@@ -12,12 +12,12 @@ from assay.config.references import Uses, escape, objects_used, outside_used, ru
 from assay.config.resolver import (
     Draws,
     asks_machine,
-    draw,
-    resolve,
+    draw_random,
+    resolve_references,
     with_external_values,
     with_machine,
 )
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import (
     Leaf,
     Table,
@@ -42,13 +42,13 @@ def tree(value: dict[str, Any]) -> Table:
 
 
 def made(value: dict[str, Any]) -> Any:
-    root, problems = resolve(tree(value))
+    root, problems = resolve_references(tree(value))
     assert [problem.message for problem in problems] == []
     return plain(root)
 
 
 def wrong(text: str) -> list[Problem]:
-    return resolve(read(text, "<test>", excerpt=True))[1]
+    return resolve_references(read_toml(text, "<test>", excerpt=True))[1]
 
 
 def test_a_string_that_is_one_reference_takes_the_value_with_its_type() -> None:
@@ -92,7 +92,7 @@ def test_the_escapes_mean_the_characters() -> None:
 def test_what_is_escaped_means_itself_and_refers_to_nothing(text: str) -> None:
     root = tree({"a": escape(text)})
 
-    again, problems = resolve(root)
+    again, problems = resolve_references(root)
 
     assert problems == []
     assert same(again, root)
@@ -100,7 +100,7 @@ def test_what_is_escaped_means_itself_and_refers_to_nothing(text: str) -> None:
 
 
 def test_text_put_together_never_becomes_a_reference_nobody_wrote() -> None:
-    root, problems = resolve(
+    root, problems = resolve_references(
         tree({"a": "$", "x": "${a}{b}", "y": "${a}${c}", "b": 1, "c": "{b}", "@": "@@q"})
     )
 
@@ -120,8 +120,8 @@ def test_text_put_together_never_becomes_a_reference_nobody_wrote() -> None:
     )
 )
 def test_resolving_twice_is_resolving_once(value: dict[str, Any]) -> None:
-    root, problems = resolve(tree(value))
-    again, more = resolve(root)
+    root, problems = resolve_references(tree(value))
+    again, more = resolve_references(root)
 
     if not problems:
         assert more == []
@@ -129,7 +129,7 @@ def test_resolving_twice_is_resolving_once(value: dict[str, Any]) -> None:
 
 
 def test_a_value_remembers_where_it_was_asked_for_and_where_it_came_from() -> None:
-    root, _ = resolve(read("a = 3\n[b]\nc = '${a}'\n", "<test>", excerpt=True))
+    root, _ = resolve_references(read_toml("a = 3\n[b]\nc = '${a}'\n", "<test>", excerpt=True))
     node = get_at(root, ("b", "c"))
 
     assert node is not None
@@ -238,7 +238,7 @@ def test_two_circles_are_two_problems() -> None:
 
 def test_a_long_chain_of_references_is_refused_and_not_a_crash() -> None:
     chain = {f"k{i}": f"${{k{i + 1}}}" for i in range(5000)}
-    _, problems = resolve(tree({**chain, "k5000": 1}))
+    _, problems = resolve_references(tree({**chain, "k5000": 1}))
 
     assert problems
     assert {problem.kind for problem in problems} == {"reference-cycle"}
@@ -246,11 +246,11 @@ def test_a_long_chain_of_references_is_refused_and_not_a_crash() -> None:
 
 def test_a_few_lines_cannot_ask_for_a_billion_values() -> None:
     rows = {f"k{i:02}": [f"${{k{i + 1:02}}}"] * 10 for i in range(12)}
-    _, problems = resolve(tree({**rows, "k12": 1}))
+    _, problems = resolve_references(tree({**rows, "k12": 1}))
     assert "too-large" in {problem.kind for problem in problems}
 
     texts = {f"k{i:02}": f"${{k{i + 1:02}}}" * 10 for i in range(12)}
-    _, problems = resolve(tree({**texts, "k12": "0123456789"}))
+    _, problems = resolve_references(tree({**texts, "k12": "0123456789"}))
     assert "too-large" in {problem.kind for problem in problems}
 
 
@@ -308,7 +308,7 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
         literal(plain(with_external_values(tree({"a": "${env:AT}!"}), environ, {})[0])["a"])
         == "@model!"
     )
-    assert plain(resolve(root)[0]) == plain(root)
+    assert plain(resolve_references(root)[0]) == plain(root)
     assert (
         plain(with_external_values(tree({"a": "${b} $${env:N}${env:N}"}), environ, {})[0])["a"]
         == "${b} $${env:N}8"
@@ -336,7 +336,7 @@ def test_a_variable_that_is_not_set_has_its_default(reference: str, unset: objec
 
     assert problems == [] and plain(kept) == {"a": unset}
     assert plain(is_set) == {"a": "at 7 of it" if "of it" in reference else 7}
-    assert plain(resolve(root)[0]) == plain(root)
+    assert plain(resolve_references(root)[0]) == plain(root)
 
 
 def test_a_default_for_a_key_that_is_a_text_stays_one() -> None:
@@ -368,12 +368,12 @@ def test_what_is_suggested_for_a_malformed_reference_is_another_one_and_is_right
 ) -> None:
     text = f"${{{word}{rest}{more}}}"
 
-    for problem in resolve(tree({"x": text}))[1]:
+    for problem in resolve_references(tree({"x": text}))[1]:
         suggested = re.findall(r"did you mean `([^`]*)`", problem.fix)
         assert text not in suggested
         for other in suggested:
             if other.startswith("${"):
-                again = resolve(draw(tree({"x": other}), Draws())[0])[1]
+                again = resolve_references(draw_random(tree({"x": other}), Draws())[0])[1]
                 assert again == []
 
 
@@ -415,7 +415,7 @@ def test_a_global_keeps_its_type_and_is_never_a_reference() -> None:
     assert literal(values["at"]) == "@model"
     assert [literal(each) for each in values["rows"]] == ["a", "${x}"]
     assert literal(values["when"]["b"]) == "@c"
-    assert resolve(made)[1] == []
+    assert resolve_references(made)[1] == []
     assert outside_used(root) == [
         "global:n",
         "global:root",
@@ -446,17 +446,17 @@ def test_a_random_number_lies_between_its_ends_and_is_drawn_once_for_each_place(
     }
     draws = Draws()
 
-    first, problems = draw(tree(spec), draws)
-    again, _ = draw(tree(spec), draws)
+    first, problems = draw_random(tree(spec), draws)
+    again, _ = draw_random(tree(spec), draws)
 
     assert problems == []
     assert same(first, again)
-    values = plain(resolve(first)[0])
+    values = plain(resolve_references(first)[0])
     assert values["a"] in (3, 4, 5) and isinstance(values["a"], int)
     assert 0.5 <= values["b"][0] <= 1 and isinstance(values["b"][0], float)
     assert values["t"] in {f"run-{i}" for i in range(10)}
     assert values["c"] == values["a"]
-    assert {plain(draw(tree(spec), Draws())[0])["a"] for _ in range(200)} == {3, 4, 5}
+    assert {plain(draw_random(tree(spec), Draws())[0])["a"] for _ in range(200)} == {3, 4, 5}
 
 
 @pytest.mark.parametrize(
@@ -469,10 +469,10 @@ def test_a_random_number_lies_between_its_ends_and_is_drawn_once_for_each_place(
     ],
 )
 def test_a_random_number_that_cannot_be_drawn_is_told_once(text: str, message: str) -> None:
-    root, problems = draw(tree({"a": text}), Draws())
+    root, problems = draw_random(tree({"a": text}), Draws())
 
     assert [problem.message for problem in problems] == [message]
-    assert resolve(root)[1] == []
+    assert resolve_references(root)[1] == []
 
 
 def test_the_address_of_a_run_is_data() -> None:
@@ -491,7 +491,7 @@ def test_what_only_the_machine_knows_waits_for_it() -> None:
         }
     )
 
-    waiting, problems = resolve(root)
+    waiting, problems = resolve_references(root)
     known = with_machine(waiting, {"device:count": 4})
 
     assert problems == []
@@ -504,7 +504,7 @@ def test_what_only_the_machine_knows_waits_for_it() -> None:
     assert plain(known) == {"n": 4, "tag": "on-4$${device:count}", "copy": 4, "m": 1}
     assert known.items["n"].origin.note == "known by ${device:count}"
     assert known.items["m"] is waiting.items["m"]
-    (problem,) = resolve(tree({"a": "${device:cout}"}))[1]
+    (problem,) = resolve_references(tree({"a": "${device:cout}"}))[1]
     assert problem.message == "`${device:cout}` is no reference"
     assert "${device:count}" in problem.fix
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.build import user_code
-from assay.build.targets import TargetError, find
+from assay.build.targets import TargetError, find_target
 from assay.config import check_shape, open_text
 from assay.config.user_modules import UserModules
 
@@ -100,7 +100,7 @@ def test_a_registered_name_is_a_target_and_only_its_module_is_imported(project: 
 
     assert check_shape(config) == []
     with user_code(config.user_dirs):
-        assert find("resnet18", user_dirs=config.user_dirs).__module__ == "deep.part"
+        assert find_target("resnet18", user_dirs=config.user_dirs).__module__ == "deep.part"
 
 
 def test_an_unknown_name_gets_the_three_nearest(project: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_unknown_name_gets_the_three_nearest(project: Path) -> None:
     assert problem.message == "nothing is registered as `resnet1`, and it names no module"
     assert problem.fix == "did you mean `resnet18`, `resnet101` or `resnet50`?"
     with pytest.raises(TargetError, match="did you mean `resnet18`, `resnet101` or `resnet50`"):
-        find("resnet1", user_dirs=(project, project / "src"))
+        find_target("resnet1", user_dirs=(project, project / "src"))
 
 
 def test_a_name_that_is_given_twice_is_refused_with_both_places(project: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_name_that_is_given_twice_is_refused_with_both_places(project: Path) -
     assert problem.fix == 'write "again.Second" or "nets.Tiny"'
     assert [str(note.origin) for note in problem.related] == ["again.py:3:7", "nets.py:15:7"]
     with pytest.raises(TargetError, match="registered more than once"):
-        find("tiny", user_dirs=(project, project / "src"))
+        find_target("tiny", user_dirs=(project, project / "src"))
 
 
 def test_a_name_under_two_kinds_is_told_with_the_kinds_and_how_to_say_which(project: Path) -> None:

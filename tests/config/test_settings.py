@@ -12,7 +12,7 @@ from assay.config.settings import (
     file_of,
     global_file,
     path_of,
-    remove,
+    remove_setting,
     trust,
     variable_path,
     write,
@@ -38,7 +38,7 @@ def test_the_project_wins_over_the_user_and_unset_falls_back(project: Path) -> N
     write(file_of(settings, "local"), variable_path("datasets"), "/here")
     assert Settings(project / "deep" / "down").variables == {"datasets": "/here"}
 
-    remove(file_of(settings, "local"), variable_path("datasets"))
+    remove_setting(file_of(settings, "local"), variable_path("datasets"))
     assert Settings(project).variables == {"datasets": "/data"}
     assert Settings(Path("/")).variables == {"datasets": "/data"}
 

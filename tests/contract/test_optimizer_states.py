@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 
-from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
 from assay.engine.checkpoint.saver import Saver
@@ -131,10 +131,12 @@ def test_every_optimizer_goes_on_from_a_checkpoint_with_the_same_bits(
         load_optimizer_state(again, resumed, parts["optimizer"])
     train(resumed, again, 3, 4, 5)
 
-    assert digest(resumed.state_dict()) == digest(whole.state_dict())
-    assert digest(optimizer_state(again, resumed)) == digest(optimizer_state(optimizer, whole))
+    assert digest_state(resumed.state_dict()) == digest_state(whole.state_dict())
+    assert digest_state(optimizer_state(again, resumed)) == digest_state(
+        optimizer_state(optimizer, whole)
+    )
     untrained = Flat(sparse=False)
-    assert digest(untrained.state_dict()) != digest(whole.state_dict())
+    assert digest_state(untrained.state_dict()) != digest_state(whole.state_dict())
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

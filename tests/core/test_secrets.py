@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from assay.core.secrets.names import REDACTED, is_opaque, is_secret, sureness
 from assay.core.secrets.replacement import Secrets, secrets_under
 from assay.core.secrets.texts import Kind, secrets_in
-from assay.record.redaction import kind_of
+from assay.record.redaction import content_kind
 from planted import PASSWORDS, WAYS, Planted, planted
 
 PLANTED = planted()
@@ -83,7 +83,7 @@ def test_whatever_way_a_text_says_that_something_is_a_secret_it_is_replaced(
     name: str, text: str
 ) -> None:
     for password in PASSWORDS:
-        clean = Secrets().clean(text.format(password), kind_of(name))
+        clean = Secrets().clean(text.format(password), content_kind(name))
 
         assert clean == text.format(REDACTED)
 

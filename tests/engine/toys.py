@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from assay.core.events import ALWAYS, Event, Handler
 from assay.engine import Engine, Loader, Supervised
 from assay.engine.checkpoint.codec import decode, encode
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 
 
 def points(size: int = 20, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> TensorDataset:
@@ -116,7 +116,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 def kept(runs: Engine) -> Any:
     """What a checkpoint of now would give back."""
-    encoded = encode(capture(runs))
+    encoded = encode(capture_state(runs))
     return decode(encoded.tree, {name: tensor.clone() for name, tensor in encoded.tensors.items()})
 
 

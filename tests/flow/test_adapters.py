@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from assay.engine import save_weights
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.store.series import read_series
 from flow.conftest import PLAIN, as_it_was
@@ -49,7 +49,7 @@ def test_ranks_keep_the_adapters_alone_and_resume_from_them_to_the_same_bits(
     assert killed.returncode == 1 and "killed" in killed.stderr
     run = only_run(toy)
     newest = sorted(run.glob("checkpoints/step-?????????"))[-1]
-    kept = load(newest)
+    kept = load_parts(newest)
     assert list(kept["model"]) == list(kept["optimizer"]["state"]) == NAMES
     tensors = [name for file in newest.glob("*.safetensors") for name in read_tensors(file)]
     assert tensors and all("lora_" in name for name in tensors)

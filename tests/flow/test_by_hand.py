@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 import assay
 from assay.build import Context, inject, provides, user_code
 from assay.engine import Accuracy, Engine, Loader, OptimizerStep, Supervised, WarmupCosine, seed_all
-from assay.engine.numerics.seed import INIT, key
+from assay.engine.numerics.seed import INIT, stream_key
 from assay.formats import run_file
 from examples import EXAMPLES
 
@@ -65,7 +65,7 @@ def modules(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, A
 
 
 def by_hand(net: Any, points: Any) -> nn.Module:
-    seed_all(key(3, INIT))
+    seed_all(stream_key(3, INIT))
     model: nn.Module = net.Net(width=8)
     optimizer = AdamW(model.parameters(), lr=1e-2, fused=True)  # as a run makes it
     backward = OptimizerStep(optimizer, schedule=WarmupCosine(warmup_ratio=0.1), clip_norm=1.0)
@@ -81,7 +81,7 @@ def by_injection(net: Any, points: Any) -> nn.Module:
     class Parts:
         @provides
         def model(self) -> nn.Module:
-            seed_all(key(3, INIT))
+            seed_all(stream_key(3, INIT))
             return net.Net(width=8)  # type: ignore[no-any-return]
 
         @provides

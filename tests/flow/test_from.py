@@ -15,7 +15,7 @@ from assay.config import open_config
 from assay.core.errors import CheckpointError, ConfigError, InputError
 from assay.core.facts import Warned
 from assay.engine import save_weights
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.engine.checkpoint.saver import Saver
 from assay.formats import run_file
 from assay.formats.event_log import read_events
@@ -37,7 +37,7 @@ def weights(folder: Path) -> dict[str, Any]:
     """Without the running statistics, which every forward pass changes."""
     return {
         name: value
-        for name, value in load(folder)["model"].items()
+        for name, value in load_parts(folder)["model"].items()
         if "weight" in name or "bias" in name
     }
 
@@ -75,7 +75,7 @@ def test_a_run_begins_with_the_weights_of_another_and_nothing_else(
     file = run_file.read(result.record_dir)
     assert file.parent == f"{parent.id}@{source.name}"
     assert file.newest.launch["from"] == address
-    begun = load(result.record_dir / "checkpoints" / "step-000000001")
+    begun = load_parts(result.record_dir / "checkpoints" / "step-000000001")
     for name, value in weights(source).items():
         assert torch.equal(begun["model"][name], value)  # a rate of next to nothing leaves them
     assert {float(each["step"]) for each in begun["optimizer"]["state"].values()} == {
@@ -136,7 +136,7 @@ def test_a_file_of_weights_will_do_and_what_does_not_fit_starts_nothing(
     result = begin(toy, "net.safetensors", "optimizer.lr=1e-30", steps=1)
 
     assert result.record_dir is not None
-    begun = load(result.record_dir / "checkpoints" / "step-000000001")["model"]
+    begun = load_parts(result.record_dir / "checkpoints" / "step-000000001")["model"]
     assert torch.equal(begun["layers.0.weight"], layers[0].weight)
     assert run_file.read(result.record_dir).parent == ""
 
@@ -155,7 +155,7 @@ def test_a_config_can_say_where_its_weights_come_from(
     def begun(*overrides: str) -> Any:
         result = begin(toy, "", "optimizer.lr=1e-30", *overrides, steps=1)
         assert result.record_dir is not None
-        return load(result.record_dir / "checkpoints" / "step-000000001")["model"], result
+        return load_parts(result.record_dir / "checkpoints" / "step-000000001")["model"], result
 
     weights, first = begun(
         'load_weights={ path = "net.pth.tar", rename = { "^" = "layers." }, pickled = true }'

@@ -10,7 +10,7 @@ import pytest
 
 from assay.compose.ranks import outcome_of
 from assay.core.errors import PeerError
-from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder, cause_of
+from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder, error_behind
 from assay.formats.task_report import TaskReport
 
 
@@ -70,4 +70,4 @@ def test_a_rank_whose_peer_obeyed_an_order_leaves_its_own_end_to_the_order(
     monkeypatch.setattr("assay.engine.parallel.rank_folder.time.sleep", end)
 
     with pytest.raises(InterruptedError, match=str(SECONDS_TO_OBEY)):
-        cause_of(PeerError("rank 1 is gone"), ranks)
+        error_behind(PeerError("rank 1 is gone"), ranks)

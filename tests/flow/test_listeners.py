@@ -11,7 +11,7 @@ from safetensors.torch import load as tensors_in
 
 import assay as library
 from assay.core.facts import Changed, Evaluated
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.query.find import find
@@ -114,7 +114,7 @@ def test_the_average_is_tested_and_loaded_and_artifacts_are_in_the_record(
     assert assay("run", "toy.toml", "checkpoint.best=null").returncode == 0
     run = only_run(listening)
     (newest,) = list((run / "checkpoints").glob("step-000000032"))
-    parts = load(newest)
+    parts = load_parts(newest)
     assert parts["EMA"]["updates"] == 32
 
     monkeypatch.chdir(listening)

@@ -22,7 +22,7 @@ from assay.config import dump, load, open_config, plain
 from assay.config.diff import changed_keys
 from assay.config.freeze import origins_noted
 from assay.config.secret_keys import without_secrets
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import Table
 from assay.core.errors import ConfigError
 from assay.formats import run_file
@@ -397,7 +397,7 @@ def kept(path: Path, values: dict[str, str | None]) -> tuple[Table, dict[str, An
             config = open_config(path)
         secrets = secrets_of(config)
         text = dump(without_secrets(config.root, secrets), with_origins=True)
-        return read(text, "config.toml"), launch_metadata(config, secrets).get("outside", {})
+        return read_toml(text, "config.toml"), launch_metadata(config, secrets).get("outside", {})
 
 
 @given(

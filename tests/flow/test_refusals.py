@@ -121,7 +121,7 @@ engine/optim/criterion.py: CriterionCall.__init__ _Binder._ambiguity_error
     _Binder._missing_error _Binder._unused_error
 engine/optim/gradients.py: Gradients._add_named Gradients.begin _two_kinds
 engine/optim/groups.py: Groups.__init__ Groups.check _read*4 _refuse_unfit _texts
-engine/optim/losses.py: check_loss check_names*2 sum_losses
+engine/optim/losses.py: check_loss check_loss_names*2 sum_losses
 engine/optim/multi_optimizer_step.py: MultiOptimizerStep.__call__*4 MultiOptimizerStep.__init__*3
     _as_part _refuse_shared
 engine/optim/optimizer_step.py: OptimizerStep._check_reach*2
@@ -144,7 +144,7 @@ engine/parallel/sharding.py: Sharding.begin_backward _check*2 _refuse_shared _ro
     shard_model
 engine/parallel/pipeline_stages.py: sendable
 engine/parallel/tensor_parallel.py: _plan_of_transformers _check_counts _check_input _resolve_plan*4 check_plan*2
-    plan_of
+    tensor_plan_of
 
 [check --data]
 engine/data/workers.py: Workers._start_one

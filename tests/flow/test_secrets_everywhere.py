@@ -19,7 +19,7 @@ from assay.store.blobs import FileBlobs
 from assay.store.code_trees import code_blobs, read_tree
 from assay.store.job_journal import QUEUE_DIR_VARIABLE
 from assay.store.layout import Project, find_project, open_project, run_folders
-from assay.store.packing import pack
+from assay.store.packing import pack_run
 from assay.web.access import Keys, Rules
 from assay.web.app import make_api
 from assay.web.pages import Files
@@ -136,7 +136,7 @@ def test_a_pack_and_the_answers_of_the_page_hold_none(
     folder = run_folders(project)[0]
     view = RunView(folder)
     edits.note(folder, f"the password is {secret_of(3)}, as before")
-    pack(folder, code_blobs(project), tmp_path / "x.tar.gz")
+    pack_run(folder, code_blobs(project), tmp_path / "x.tar.gz")
     with tarfile.open(tmp_path / "x.tar.gz") as packed:
         texts = {it.name: packed.extractfile(it).read() for it in packed if it.isfile()}  # type: ignore[union-attr]
     monkeypatch.setenv(QUEUE_DIR_VARIABLE, str(tmp_path / "queue"))

@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 
 import assay as assay_package
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.formats import manifest, run_file
 from assay.store.series import read_series
 from flow.conftest import as_it_was
@@ -145,7 +145,7 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
     assert [(axis.name, axis.size) for axis in manifest.read(found).layout if axis.size > 1] == [
         ("shard", 2)
     ]
-    assert load(found)["model"]["layers.0.weight"].shape == (8, 4)
+    assert load_parts(found)["model"]["layers.0.weight"].shape == (8, 4)
 
     with as_it_was(run):
         resumed = assay("resume", "last")
@@ -216,7 +216,7 @@ def test_ranks_that_build_their_own_part_begin_with_the_weights_of_one_process(
         assert done.returncode == 0, done.stderr
         assert "built whole" not in done.stderr
         run = only_run(toy)
-        kept.append(load(newest(run))["model"])
+        kept.append(load_parts(newest(run))["model"])
         run.rename(toy.parent / f"run-{len(kept)}")
 
     assert kept[0].keys() == kept[1].keys()

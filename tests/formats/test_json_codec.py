@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from assay.core.errors import RecordError
 from assay.core.terminal import escaped_json
 from assay.formats.json_codec import (
+    dataclass_from,
     dumps,
-    from_plain,
     number,
     read_json,
     to_plain,
@@ -73,7 +73,7 @@ def test_a_fact_comes_back_equal_through_json(fact: Outer) -> None:
     text = dumps(fact)
 
     assert "\n" not in text
-    assert from_plain(Outer, json.loads(text)) == fact
+    assert dataclass_from(Outer, json.loads(text)) == fact
 
 
 def test_numbers_that_json_lacks_are_words_that_any_reader_copes_with() -> None:
@@ -103,7 +103,7 @@ def test_fields_that_are_none_by_default_are_left_out_and_others_are_kept() -> N
 
 
 def test_keys_of_a_newer_version_are_left_alone() -> None:
-    fact = from_plain(
+    fact = dataclass_from(
         Outer, {"name": "a", "must": 1, "colour": "red", "best": {"value": 1, "unit": "s"}}
     )
 
@@ -134,7 +134,7 @@ def test_keys_of_a_newer_version_are_left_alone() -> None:
 )
 def test_what_is_wrong_is_named_with_its_path(data: object, message: str) -> None:
     with pytest.raises(RecordError) as caught:
-        from_plain(Outer, data)
+        dataclass_from(Outer, data)
 
     assert caught.value.what == message
 

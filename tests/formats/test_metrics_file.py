@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.core.errors import RecordError
-from assay.core.facts import check_name
+from assay.core.facts import check_metric_name
 from assay.formats import frames, metrics_file, metrics_reader
 from assay.formats.frames import TICK_NS, Damage
 from assay.formats.metrics_file import Chunk, KeySet, Rewind, Row
@@ -451,15 +451,15 @@ def test_a_newer_version_is_refused_with_where_it_lies() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 65_536, "ü" * 32_768])
 def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
     with pytest.raises(RecordError, match="1 to 65535 bytes"):
-        check_name(name)
+        check_metric_name(name)
 
 
 def test_a_name_that_is_no_text_is_refused_and_any_text_is_fine() -> None:
     with pytest.raises(RecordError, match="must be text, not int"):
-        check_name(3)  # type: ignore[arg-type]
+        check_metric_name(3)  # type: ignore[arg-type]
 
     for name in ("a", "train/loss", "\n", "x" * 65_535):
-        check_name(name)
+        check_metric_name(name)
 
 
 # ----------------------------------------------------------------------------------------------------------- golden

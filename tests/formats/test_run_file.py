@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from assay.core.errors import RecordError
 from assay.formats import run_file
-from assay.formats.json_codec import from_plain, to_plain
+from assay.formats.json_codec import dataclass_from, to_plain
 from assay.formats.rehearsal import Finding, PeakMemory, Rehearsal
 from assay.formats.run_file import Attempt, Best, Code, RunFile, Summary
 from assay.formats.verdict import Difference, Verdict
@@ -163,5 +163,5 @@ def test_a_verdict_and_a_rehearsal_come_back_equal() -> None:
         layout={"data": 2},
     )
 
-    assert from_plain(Verdict, to_plain(verdict)) == verdict
-    assert from_plain(Rehearsal, to_plain(rehearsal)) == rehearsal
+    assert dataclass_from(Verdict, to_plain(verdict)) == verdict
+    assert dataclass_from(Rehearsal, to_plain(rehearsal)) == rehearsal

@@ -61,7 +61,9 @@ def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
     body = trace_file.pack_head(HEAD) + b"".join(map(trace_file.pack_site, known))
     body += b"".join(trace_file.pack_digests(step, entries) for step, entries in steps)
 
-    head, *digests = trace_file.read(file(body, spare=data.draw(st.sampled_from([None, 0, 32]))))
+    head, *digests = trace_file.read_trace(
+        file(body, spare=data.draw(st.sampled_from([None, 0, 32])))
+    )
 
     by_id = {site.id: site for site in known}
     assert head == HEAD
@@ -77,7 +79,9 @@ def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() 
     packed = trace_file.pack_site(site) + trace_file.pack_digests(5, entries)
 
     assert [
-        digest.occurrence for digest in trace_file.read(file(packed)) if isinstance(digest, Digest)
+        digest.occurrence
+        for digest in trace_file.read_trace(file(packed))
+        if isinstance(digest, Digest)
     ] == list(range(trace_file.MAX_ENTRIES + 1))
 
 
@@ -85,7 +89,7 @@ def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
     body = b'{"phase":"data","module":"","name":"x","dtype":"int64","shape":[2],"device":"cpu"}'
     frame = frames.pack(trace_file.SITE, 4, 0, len(body).to_bytes(4, "little") + body)
 
-    found = list(trace_file.read(file(frame + trace_file.pack_digests(1, [(4, 0, 9)]))))
+    found = list(trace_file.read_trace(file(frame + trace_file.pack_digests(1, [(4, 0, 9)]))))
 
     site = TraceSite(id=4, phase="data", module="", name="x", dtype="int64", shape=(2,))
     assert found == [Digest(1, site, 0, 9)]
@@ -103,7 +107,7 @@ def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
     ids=["no JSON", "nothing said", "empty", "a list", "a site nobody defined"],
 )
 def test_what_makes_no_sense_is_reported_as_damage_and_passed_over(body: bytes) -> None:
-    found = list(trace_file.read(file(body + trace_file.pack_head(HEAD))))
+    found = list(trace_file.read_trace(file(body + trace_file.pack_head(HEAD))))
 
     assert [type(item) for item in found] == [Damage, Head]
 
@@ -124,9 +128,9 @@ def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.
     flipped = bytearray(whole)
     flipped[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
-    found = [item for item in trace_file.read(bytes(flipped)) if not isinstance(item, Damage)]
+    found = [item for item in trace_file.read_trace(bytes(flipped)) if not isinstance(item, Damage)]
 
-    said = list(trace_file.read(whole))
+    said = list(trace_file.read_trace(whole))
     assert all(item in said for item in found)
     assert len(found) >= len(said) - 2, "two fingerprints are in a frame"
     assert any(isinstance(item, Head) for item in found)
@@ -139,7 +143,7 @@ def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> 
     start = len(whole) - len(last)
 
     for cut in range(start + 1, len(whole)):
-        assert list(trace_file.read(whole[:cut])) == [
+        assert list(trace_file.read_trace(whole[:cut])) == [
             Digest(1, site, 0, 5),
             Damage(start, cut, torn=True),
         ]
@@ -147,4 +151,4 @@ def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> 
 
 def test_a_newer_version_is_refused() -> None:
     with pytest.raises(RecordError, match="format 2; this assay knows 1"):
-        list(trace_file.read(frames.file_head(frames.Form(b"T", 2))))
+        list(trace_file.read_trace(frames.file_head(frames.Form(b"T", 2))))

@@ -24,7 +24,7 @@ from assay.formats.lease import process_start
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher, only_dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader
-from assay.jobs.job_process import is_alive, is_suspended, members_of, start_forked
+from assay.jobs.job_process import is_alive, is_job_suspended, members_of, start_forked
 from assay.query.catalog import open_catalog
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
@@ -197,7 +197,7 @@ def test_a_job_that_is_suspended_in_the_midst_of_a_vfork_is_suspended(tmp_path: 
     try:
         until(lambda: len(members_of(group)) == 3)
         os.killpg(group, signal.SIGSTOP)
-        until(lambda: is_suspended(process.holder))
+        until(lambda: is_job_suspended(process.holder))
         assert "D" in members_of(group).values()
     finally:
         os.killpg(group, signal.SIGKILL)

@@ -28,7 +28,7 @@ from assay.core.errors import ConfigError
 from assay.jobs import notify_channels
 from assay.jobs.notice import Notice, NotifyError, notices_of
 from assay.jobs.notify import Notifier
-from assay.jobs.notify_channels import send
+from assay.jobs.notify_channels import send_notice
 from assay.jobs.notify_webhook import public_address
 from assay.query.inbox import Message
 
@@ -127,7 +127,7 @@ def test_a_mail_says_what_failed_and_where(mailbox: tuple[int, list[bytes]]) -> 
     port, mails = mailbox
     to = rule("email", to="me@example.org", host="127.0.0.1", port=port, security="none")
 
-    send(to, notice())
+    send_notice(to, notice())
 
     mail: Mail = email.message_from_bytes(mails[0])
     assert mail["To"] == "me@example.org"
@@ -144,7 +144,7 @@ def test_the_name_of_a_run_adds_no_line_to_a_mail_and_no_control_code(
     tag = "x\r\nBcc: all@example.org\r\n\r\nhello \x1b[2J"
     to = rule("email", to="me@example.org", host="127.0.0.1", port=port, security="none")
 
-    send(to, notice(replace(FAILED, tag=tag, text=tag, detail=tag)))
+    send_notice(to, notice(replace(FAILED, tag=tag, text=tag, detail=tag)))
 
     mail = email.message_from_bytes(mails[0])
     assert mail["Bcc"] is None
@@ -158,7 +158,7 @@ def test_a_webhook_gets_the_message_as_json_and_the_token_of_the_environment(
     monkeypatch.setenv("HOOK_TOKEN", "s3cr3t-of-the-hook")
     url = f"http://127.0.0.1:{hook.server_port}/services/x?y=1"
 
-    send(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
+    send_notice(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
 
     ((path, headers, data),) = hook.posts  # type: ignore[attr-defined]
     assert path == "/services/x?y=1"
@@ -171,7 +171,7 @@ def test_a_webhook_on_this_machine_has_to_be_allowed(hook: HTTPServer) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "169.254.169.254"):
         url = f"http://{host}:{hook.server_port}/"
         with pytest.raises(NotifyError, match="an address of this machine or of a local network"):
-            send(rule("webhook", url=url), notice())
+            send_notice(rule("webhook", url=url), notice())
 
     assert not hook.posts  # type: ignore[attr-defined]
 
@@ -212,7 +212,7 @@ def test_no_way_to_write_an_inner_address_is_public(
     for found in (answers[0], [*answers[1], *answers[0]]):
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, found=found, **__: found)
         with pytest.raises(NotifyError, match="an address of this machine or of a local network"):
-            send(rule("webhook", url="https://hooks.example.org/x"), notice())
+            send_notice(rule("webhook", url="https://hooks.example.org/x"), notice())
 
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers[1])
     assert public_address("hooks.example.org", 80, allows_private=False) == OUTER[0]
@@ -249,7 +249,7 @@ def test_an_address_that_is_wrong_is_an_error_that_does_not_repeat_its_secret(
     monkeypatch.setattr("assay.jobs.notify_channels.from_environment", lambda value: value)
 
     with pytest.raises(NotifyError) as error:
-        send(rule("webhook", url=url, private=True), notice())
+        send_notice(rule("webhook", url=url, private=True), notice())
 
     assert SECRET not in str(error.value)
 
@@ -262,7 +262,7 @@ def test_neither_a_token_nor_an_answer_that_repeats_it_is_in_an_error(
         monkeypatch.setenv("HOOK_TOKEN", token)
         url = f"http://127.0.0.1:{hook.server_port}/services/{SECRET}?key={SECRET}"
         with pytest.raises(NotifyError) as error:
-            send(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
+            send_notice(rule("webhook", url=url, token="${env:HOOK_TOKEN}", private=True), notice())
         assert SECRET not in str(error.value)
 
 
@@ -272,7 +272,7 @@ def test_an_answer_that_is_no_success_is_an_error(hook: HTTPServer, code: int, s
     url = f"http://127.0.0.1:{hook.server_port}/"
 
     with pytest.raises(NotifyError, match=said):
-        send(rule("webhook", url=url, private=True), notice())
+        send_notice(rule("webhook", url=url, private=True), notice())
 
     assert len(hook.posts) == 1  # type: ignore[attr-defined]
 
@@ -336,7 +336,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_hung_up_on(
             }[channel]
 
             with pytest.raises(NotifyError, match=said):
-                send(to, notice())
+                send_notice(to, notice())
 
             server.is_over.set()  # type: ignore[attr-defined]
 
@@ -345,7 +345,7 @@ def test_a_command_gets_the_message_on_its_input(tmp_path: Path) -> None:
     code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read())"
     file = tmp_path / "$(touch never) it"
 
-    send(rule("command", command=[sys.executable, "-c", code, str(file)]), notice())
+    send_notice(rule("command", command=[sys.executable, "-c", code, str(file)]), notice())
 
     assert json.loads(file.read_text())["runs"] == ["kq3f"]
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
@@ -355,7 +355,7 @@ def test_a_command_that_fails_is_told_with_its_last_line() -> None:
     code = "import sys; sys.exit('no route')"
 
     with pytest.raises(NotifyError, match="ended with 1: no route"):
-        send(rule("command", command=[sys.executable, "-c", code]), notice())
+        send_notice(rule("command", command=[sys.executable, "-c", code]), notice())
 
 
 def test_the_desktop_is_told_by_notify_send(
@@ -366,7 +366,7 @@ def test_the_desktop_is_told_by_notify_send(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    send(rule("desktop"), notice(replace(FAILED, tag="--icon=x")))
+    send_notice(rule("desktop"), notice(replace(FAILED, tag="--icon=x")))
 
     said = (tmp_path / "said").read_text().splitlines()
     assert said[1:3] == ["--urgency=critical", "--"]
@@ -375,7 +375,7 @@ def test_the_desktop_is_told_by_notify_send(
 
 def test_a_variable_that_is_not_set_is_named() -> None:
     with pytest.raises(NotifyError, match="`NOT_SET_HERE` is not set"):
-        send(rule("webhook", url="${env:NOT_SET_HERE}"), notice())
+        send_notice(rule("webhook", url="${env:NOT_SET_HERE}"), notice())
 
 
 def test_apprise_takes_every_other_service(hook: HTTPServer) -> None:
@@ -403,7 +403,7 @@ def test_apprise_names_its_extra_where_it_is_missing(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SERVICE", "json://127.0.0.1/")
 
     with pytest.raises(NotifyError) as caught:
-        send(rule("apprise", url="${env:SERVICE}"), notice())
+        send_notice(rule("apprise", url="${env:SERVICE}"), notice())
 
     assert caught.value.fix == "pip install 'assay[notify]'"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.query.curves import CurveReader, CurveView, draw
+from assay.query.curves import CurveReader, CurveView, draw_curves
 from assay.record.writer import MetricsWriter
 from assay.store.layout import Project, RunFolder
 from assay.store.series import Series, read_series
@@ -40,7 +40,7 @@ def series(
 def of_one_run(view: CurveView, *of: Series) -> list[list[float]]:
     """Where the points of the first metric are drawn on the x axis, a list for each branch."""
     runs = {"r": {each.name: each for each in of}}
-    return [curve.xs.tolist() for curve in draw(runs, [of[0].name], view, widths={})]
+    return [curve.xs.tolist() for curve in draw_curves(runs, [of[0].name], view, widths={})]
 
 
 @settings(max_examples=60)
@@ -56,7 +56,7 @@ def of_one_run(view: CurveView, *of: Series) -> list[list[float]]:
 def test_a_reduced_curve_has_every_spike_and_counts_every_point(
     values: list[float], points: int, log: bool
 ) -> None:
-    (curve,) = draw(
+    (curve,) = draw_curves(
         {"r": {"loss": series("loss", values)}},
         ["loss"],
         CurveView(points=points, log=log),
@@ -109,7 +109,7 @@ def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
     values = [float(i % 10) for i in range(200)]
     axis = series("epoch", [float(200 - i) for i in range(200)])
 
-    (curve,) = draw(
+    (curve,) = draw_curves(
         {"r": {"loss": series("loss", values), "epoch": axis}},
         ["loss"],
         CurveView(x="epoch", points=20),
@@ -152,7 +152,7 @@ def test_metrics_that_are_logged_together_lie_at_the_same_places(tmp_path: Path)
     writer.close()
     read = read_series(tmp_path / "metrics.bin")
 
-    loss, rate = draw({"r": read}, ["loss", "lr"], CurveView(points=20), widths={})
+    loss, rate = draw_curves({"r": read}, ["loss", "lr"], CurveView(points=20), widths={})
 
     assert read["loss"].steps is read["lr"].steps
     assert loss.xs is rate.xs and (loss.non_finite, rate.non_finite) == (0, 450)

@@ -30,7 +30,7 @@ from assay.query.verification import verify_record
 from assay.script import start
 from assay.store.known_projects import all_projects, project_here, projects_here
 from assay.store.layout import Project, RunFolder
-from assay.store.trash import remove
+from assay.store.trash import remove_run
 from run_folders import edit, make_checkpoint, make_project, make_run
 
 Refused = Callable[[str], str]
@@ -409,7 +409,7 @@ def test_a_removed_run_is_said_to_be_removed_and_comes_back_as_the_error_says(
     folder = make_run(project, id="kq3f7abc", tag="gone")
     make_run(project, id="kq9zzzzz", tag="gome")
     address = address.replace("NAME", folder.name)
-    remove(RunFolder(folder))
+    remove_run(RunFolder(folder))
 
     text = refused(address)
 

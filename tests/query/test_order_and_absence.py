@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
-from assay.query.result_tables import follow, follow_links
+from assay.query.result_tables import cell_behind, follow_links
 from assay.query.table import GroupTable, list_runs, make_group_table, runs
 from assay.report.figure import make_request
 from assay.report.figure_data import read_panels
@@ -238,9 +238,10 @@ def test_a_cell_of_a_result_table_says_nan_inf_and_nothing(project: Project, nam
     catalog.synchronize()
     try:
         shown = {
-            tag: follow(Link(value=name, where=f'tag = "{tag}"'), catalog).text for tag in VALUES
+            tag: cell_behind(Link(value=name, where=f'tag = "{tag}"'), catalog).text
+            for tag in VALUES
         }
-        several = follow(Link(value=name, where='tag in ("nan", "ten")'), catalog)
+        several = cell_behind(Link(value=name, where='tag in ("nan", "ten")'), catalog)
     finally:
         catalog.close()
 

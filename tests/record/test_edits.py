@@ -116,7 +116,7 @@ def test_of_many_who_describe_a_run_at_once_one_is_kept_and_all_others_are_told(
     folder: RunFolder,
 ) -> None:
     edits.describe(folder, "before", title="run")
-    seen = readme.revision_of("before")
+    seen = readme.readme_revision("before")
     begin = threading.Barrier(8)
     kept, refused = [], []
 

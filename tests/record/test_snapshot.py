@@ -14,7 +14,7 @@ from assay.formats import run_file
 from assay.formats.run_file import Code
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
-from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret, snapshot
+from assay.record.snapshot import MAX_FILE_BYTES, STAT_CACHE, is_code, is_secret_file, snapshot
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_file, read_tree
 from assay.store.layout import open_project
@@ -123,13 +123,13 @@ def test_secrets_are_never_kept_and_it_is_said(tree: Path) -> None:
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_is_known_by_its_name(name: str) -> None:
-    assert is_secret(name)
+    assert is_secret_file(name)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_code_is_known_by_its_name(name: str) -> None:
     assert is_code(name)
-    assert not is_secret(name)
+    assert not is_secret_file(name)
 
 
 def test_what_is_too_large_is_left_out_and_it_is_said(tree: Path) -> None:

@@ -17,7 +17,7 @@ from assay.record import table_edits
 from assay.record.table_edits import MAX_COLUMNS, MAX_ROWS, TableChange, csv_rows
 from assay.store import tables
 from assay.store.layout import Project
-from assay.store.tables import read_history, read_table, revision_of, table_file
+from assay.store.tables import read_history, read_table, table_file, table_revision
 from run_folders import make_project
 
 
@@ -100,7 +100,7 @@ def test_of_two_who_edit_what_they_both_saw_one_is_told_and_none_is_lost(project
     table_edits.change(project, "t", TableChange(what="add-row"))
     (row,) = read_table(project, "t").rows
     (column,) = read_table(project, "t").columns
-    seen = revision_of(project, "t")
+    seen = table_revision(project, "t")
     outcomes: list[str] = []
     begin = threading.Barrier(8)
 
@@ -126,7 +126,7 @@ def test_of_two_who_edit_what_they_both_saw_one_is_told_and_none_is_lost(project
 
 def test_edits_of_one_length_within_one_tick_of_a_clock_are_two_revisions(project: Project) -> None:
     table_edits.change(project, "t", TableChange(what="title", new="one"))
-    before, status = revision_of(project, "t"), table_file(project, "t").stat()
+    before, status = table_revision(project, "t"), table_file(project, "t").stat()
 
     table_edits.change(project, "t", TableChange(what="title", new="two"))
     os.utime(table_file(project, "t"), ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -21,7 +21,7 @@ def test_what_was_written_is_there_although_nobody_closed_the_file(tmp_path: Pat
 
     writer.write(trace_file.pack_site(SITE) + trace_file.pack_digests(3, [(0, 0, 7)]))
 
-    assert list(trace_file.read(path.read_bytes())) == [Digest(3, SITE, 0, 7)]
+    assert list(trace_file.read_trace(path.read_bytes())) == [Digest(3, SITE, 0, 7)]
     writer.close()
 
 

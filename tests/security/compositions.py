@@ -87,8 +87,10 @@ CHANGES = (
 NAMING = ("open", "os.scandir", "os.listdir", "os.walk", *CHANGES)
 """Events of a file, whose name in the project may be any text of the config."""
 WITH_TWO_PATHS = ("os.rename", "os.link", "os.symlink")
-ASKED_BY_LIBRARIES = ("triton", "gmpy2", "gmpy", "flint", "linkify_it")
-"""What torch, mpmath and markdown-it import where it is installed, whatever a config says."""
+ASKED_BY_LIBRARIES = (
+    *("triton", "colorama", "torchdistx", "gmpy2", "gmpy", "flint", "linkify_it"),
+)
+"""What torch, its compiler, mpmath and markdown-it import where it is installed, whatever a config says."""
 READERS = {"masked_text.py", "text.py"}
 """Files of data sets whose argument is the path of a text that they read, wherever it lies."""
 WORKERS = {"workers.py", "resource_sharer.py", "reductions.py"}

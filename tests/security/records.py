@@ -38,8 +38,8 @@ from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
 from assay.store.metrics_tail import Tail
-from assay.store.packing import pack
-from assay.store.trash import bring_back, clean, remove
+from assay.store.packing import pack_run
+from assay.store.trash import bring_back, clean, remove_run
 from run_folders import id_of, make_checkpoint, make_project, make_run
 
 SLOW_S = 10.0
@@ -278,7 +278,7 @@ def readers(
     yield "a view", lambda: looked_at(RunView(folder))
     yield "a tail", lambda: Tail(folder / "metrics.bin").update()
     yield "a catalog", lambda: Catalog(project).synchronize()
-    yield "pack", lambda: pack(RunFolder(folder), NoBlobs(), project.root / "packed.tar.gz")
+    yield "pack", lambda: pack_run(RunFolder(folder), NoBlobs(), project.root / "packed.tar.gz")
 
 
 class NoBlobs:
@@ -418,9 +418,9 @@ def _harmed(home: Path, harm: Harm) -> Iterator[str]:
             yield f"({', '.join(done)}): listed are {rows}"
         if RunView(other).damages:
             yield f"({', '.join(done)}): the other run is damaged"
-        removed = remove(find_run(id_of(folder)).folder)
+        removed = remove_run(find_run(id_of(folder)).folder)
         bring_back(RunFolder(removed))
-        remove(RunFolder(folder))
+        remove_run(RunFolder(folder))
         clean(project, code=True)
         if folder.exists() or removed.exists():
             yield f"({', '.join(done)}): it is still there"

@@ -20,7 +20,7 @@ from assay.record.opening import start_run
 from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
 from assay.store.layout import Project, RunFolder
-from assay.store.packing import LIST_NAME, check, left_out, pack, unpack
+from assay.store.packing import LIST_NAME, check, left_out, pack_run, unpack_run
 from run_folders import make_checkpoint, make_project
 
 
@@ -41,7 +41,7 @@ def run(project: Project) -> RunFolder:
 
 
 def packed(run: RunFolder, to: Path) -> Path:
-    pack(run, code_store(RunView(run)), to)
+    pack_run(run, code_store(RunView(run)), to)
     return to
 
 
@@ -63,7 +63,7 @@ def test_a_packed_run_comes_out_elsewhere_as_it_was_with_its_code(
     other = make_project(tmp_path / "there")
 
     assert check(file).id == run.id
-    folder = unpack(file, other)
+    folder = unpack_run(file, other)
 
     assert files(folder.path) == before
     view = RunView(folder)
@@ -81,7 +81,7 @@ def test_a_run_is_not_unpacked_twice_nor_a_file_overwritten(
     file = packed(run, tmp_path / "run.tar.gz")
 
     with pytest.raises(InputError, match="here already"):
-        unpack(file, project)
+        unpack_run(file, project)
     with pytest.raises(InputError, match="there already"):
         packed(run, file)
 
@@ -113,7 +113,7 @@ def test_a_damaged_pack_is_refused_and_leaves_nothing(
     other = make_project(tmp_path / "there")
 
     with pytest.raises(AssayError):
-        unpack(file, other)
+        unpack_run(file, other)
     with pytest.raises(AssayError):
         check(file)
 
@@ -177,7 +177,7 @@ def test_a_pack_that_somebody_changed_is_refused_and_leaves_nothing(
     other = make_project(tmp_path / "a" / "there")
 
     with pytest.raises(AssayError):
-        unpack(file, other)
+        unpack_run(file, other)
 
     assert not list(tmp_path.rglob("evil.py"))
     assert not other.runs_dir.exists() or list(other.runs_dir.iterdir()) == []
@@ -251,7 +251,7 @@ def test_names_that_one_file_system_takes_for_another_are_refused(
         tar.addfile(entry, io.BytesIO(data))
 
     with pytest.raises(RecordError, match=said):
-        unpack(file, make_project(tmp_path / "there"))
+        unpack_run(file, make_project(tmp_path / "there"))
     assert not (tmp_path / "there" / "runs").exists()
 
 
@@ -265,7 +265,7 @@ def test_what_a_program_put_beside_the_files_of_a_record_is_left_out_and_told(
     file = packed(run, tmp_path / "run.tar.gz")
 
     assert left_out(run) == ["model.py"]
-    folder = unpack(file, make_project(tmp_path / "there"))
+    folder = unpack_run(file, make_project(tmp_path / "there"))
     assert (folder.path / "files" / "out" / "model.py").exists()
     assert not (folder.path / "model.py").exists()
 
@@ -367,6 +367,6 @@ def test_what_is_wrong_with_a_pack_is_known_before_anything_is_written(
     empty.mkdir()
 
     with pytest.raises(AssayError):
-        unpack(file, Project(empty))
+        unpack_run(file, Project(empty))
 
     assert list(empty.iterdir()) == []

@@ -15,7 +15,7 @@ from assay.store.blobs import FileBlobs
 from assay.store.code_trees import read_tree
 from assay.store.index import open_index
 from assay.store.layout import Project, RunFolder
-from assay.store.trash import bring_back, clean, list_removed, remove
+from assay.store.trash import bring_back, clean, list_removed, remove_run
 from run_folders import hold_lease, make_project, make_run
 
 
@@ -39,7 +39,7 @@ def grow_old(project: Project) -> None:
 def test_a_removed_run_is_in_no_list_and_can_be_brought_back(project: Project) -> None:
     kept, gone = (RunFolder(make_run(project, tag=tag)) for tag in ("kept", "gone"))
 
-    remove(gone)
+    remove_run(gone)
     assert [row.tag for row in open_index(project).all_rows()] == ["kept"]
     assert [run.id for run in list_removed(project)] == [gone.id]
     bring_back(list_removed(project)[0])
@@ -53,13 +53,13 @@ def test_a_run_that_is_being_written_is_not_removed(project: Project) -> None:
     hold_lease(folder)
 
     with pytest.raises(InputError, match="being written by process"):
-        remove(RunFolder(folder))
+        remove_run(RunFolder(folder))
 
 
 @pytest.mark.row("C55")
 def test_files_of_removed_runs_stay_until_they_are_cleaned_away(project: Project) -> None:
     folder = RunFolder(make_run(project))
-    place = remove(folder)
+    place = remove_run(folder)
     assert (place / "run.json").exists()
 
     planned = clean(project, dry_run=True)
@@ -74,7 +74,7 @@ def test_files_of_removed_runs_stay_until_they_are_cleaned_away(project: Project
 def test_code_that_only_removed_runs_needed_is_cleaned_away_on_request(project: Project) -> None:
     first, second = recorded(project, "x = 1\n"), recorded(project, "x = 2\n")
     blobs = FileBlobs(project.code_dir)
-    remove(first.folder)
+    remove_run(first.folder)
     clean(project)
     assert clean(project, code=True).code_files == 0, "it may belong to a run that begins now"
     grow_old(project)
@@ -93,7 +93,7 @@ def test_code_that_only_removed_runs_needed_is_cleaned_away_on_request(project: 
 def test_no_code_is_cleaned_away_while_a_run_cannot_say_what_it_needs(project: Project) -> None:
     first, second = recorded(project, "x = 1\n"), recorded(project, "x = 2\n")
     first.folder.run_json.unlink()
-    remove(second.folder)
+    remove_run(second.folder)
     clean(project)
     grow_old(project)
 

@@ -14,7 +14,7 @@ from assay.store.authorship import digest_of_secret
 from assay.store.job_journal import JobJournal
 from assay.store.known_projects import forget, known_file, remember
 from assay.store.layout import Project, make_project
-from assay.store.read_marks import mark
+from assay.store.read_marks import mark_read
 from assay.web.access import kept_secret
 
 
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "the key": lambda _: digest_of_secret("hunter2"),
     "the list of projects": remember,
-    "the marks of messages": lambda root: mark(Project(root), [("a", 1)]),
+    "the marks of messages": lambda root: mark_read(Project(root), [("a", 1)]),
     "the secret of the page": lambda _: kept_secret(),
     "the queue": lambda _: JobJournal(),
 }

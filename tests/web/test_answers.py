@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from assay.query.curves import CurveView, draw
+from assay.query.curves import CurveView, draw_curves
 from assay.record.writer import MetricsWriter
 from assay.store.series import read_series
 from assay.web import live
 from assay.web.access import Keys, Rules
 from assay.web.app import make_api
-from assay.web.curve_bytes import pack
+from assay.web.curve_bytes import pack_curves
 from assay.web.pages import Files
 from expression_corpus import texts_of
 from run_folders import id_of, make_project, make_run
@@ -141,9 +141,9 @@ def test_the_bytes_of_curves_hold_the_x_of_metrics_that_are_logged_together_once
         writer.log({"loss": float(step % 7), "lr": 0.5}, step)
     writer.close()
     read = read_series(tmp_path / "metrics.bin")
-    curves = draw({"r": read}, ["loss", "lr"], CurveView(points=10), widths={})
+    curves = draw_curves({"r": read}, ["loss", "lr"], CurveView(points=10), widths={})
 
-    data = pack(curves, {"missing": []})
+    data = pack_curves(curves, {"missing": []})
 
     end = 4 + int.from_bytes(data[:4], "little")
     head, numbers = json.loads(data[4:end]), np.frombuffer(data[end:])

@@ -19,10 +19,10 @@ from assay.build.marks import is_configurable
 from assay.build.parameters import Parameter, Signature, signature_of
 from assay.build.signatures import RESERVED, SOURCE, is_factory, mapping_given
 from assay.build.target_owners import owner_of
-from assay.build.targets import TargetError, find
-from assay.config.resolver import Draws, draw, resolve, with_external_values
+from assay.build.targets import TargetError, find_target
+from assay.config.resolver import Draws, draw_random, resolve_references, with_external_values
 from assay.config.settings import Settings
-from assay.config.sources.objects import read
+from assay.config.sources.objects import read_object
 from assay.config.translation import translate_forms
 from assay.config.tree import (
     KeyPath,
@@ -87,7 +87,7 @@ def instantiate(target: Any, /, *args: Any, **kwargs: Any) -> Any:
     if tree is None:
         builder = _Builder(Table({}, _PYTHON), context, here, trusted, ROLES, {}, [])
         if isinstance(target, str):
-            found = find(target, user_dirs=here, trusted=trusted)
+            found = find_target(target, user_dirs=here, trusted=trusted)
             return builder.make(found, list(args), kwargs, (), _PYTHON, target)
         if isinstance(target, type | functools.partial) or inspect.isroutine(target):
             return builder.make(target, list(args), kwargs, (), _PYTHON)
@@ -111,8 +111,8 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
         key: leaf for key, value in late.items() if (leaf := leaf_of(value, _PYTHON)) is not None
     }
     given = replace(tree, items={**tree.items, **leaves})
-    body, problems = draw(given, Draws())
-    body, wrong = resolve(body)
+    body, problems = draw_random(given, Draws())
+    body, wrong = resolve_references(body)
     problems += [problem for problem in wrong if problem.key not in late]
     root, wrong = with_external_values(body, os.environ, Settings(Path.cwd()).variables)
     problems += wrong
@@ -133,7 +133,7 @@ def _without_references(tree: Table, late: Mapping[str, Any]) -> Table:
     return replace(root, items={key: node for key, node in root.items.items() if key not in late})
 
 
-def problem_of(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
+def argument_problem(error: ArgumentError, root: Node, path: KeyPath, origin: Origin) -> Problem:
     """Return a mistake in an argument of the call at `path`, with its nearest place."""
     for depth in range(len(error.inside), 0, -1):
         node = get_at(root, (*path, *error.inside[:depth]))
@@ -150,7 +150,7 @@ def _as_tree(target: object) -> Node | None:
         case Leaf() | List() | Table():
             return target
         case Mapping():
-            root, problems = read(target, _PYTHON.source)
+            root, problems = read_object(target, _PYTHON.source)
             if problems:
                 raise ConfigError(problems)
             node, notes = translate_forms(root)
@@ -229,7 +229,7 @@ class _Builder:
     def call(self, node: Table, path: KeyPath, extra: Mapping[str, Any]) -> Any:
         name = str(node.target)
         try:
-            target = find(name, user_dirs=self.user_dirs, trusted=self.trusted)
+            target = find_target(name, user_dirs=self.user_dirs, trusted=self.trusted)
         except TargetError as error:
             origin = node.items["type"].origin
             problem = error.problem(origin, dotted((*path, "type")))
@@ -304,7 +304,7 @@ class _Builder:
         try:
             return target(*args, **kwargs, **injected)
         except ArgumentError as error:
-            raise ConfigError([problem_of(error, self.root, path, origin)]) from error
+            raise ConfigError([argument_problem(error, self.root, path, origin)]) from error
         except Exception as error:
             refusal = self.refusal(error, signature, path, label) if is_foreign else None
             if refusal is not None:

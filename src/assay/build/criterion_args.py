@@ -9,7 +9,7 @@ from typing import Any
 
 from assay.build.graph import expected_type
 from assay.build.parameters import Signature, injectable, signature_of
-from assay.build.targets import TargetError, find
+from assay.build.targets import TargetError, find_target
 from assay.config.tree import KeyPath, Leaf, Table, dotted, get_at, walk
 from assay.core.diagnostics import Problem
 from assay.core.errors import choose
@@ -33,7 +33,7 @@ def check_criteria(
     if not isinstance(get_at(root, ("process", "criterion")), Table):
         try:
             targets = {
-                path: find(node.target, user_dirs=user_dirs, trusted=trusted)
+                path: find_target(node.target, user_dirs=user_dirs, trusted=trusted)
                 for path, node in walk(root)
                 if isinstance(node, Table) and node.target is not None
             }

@@ -18,7 +18,7 @@ from assay.build.context_errors import ContextError
 from assay.build.marks import is_injected, provision_of
 from assay.build.parameters import Parameter, Signature, from_assay, injectable, signature_of
 from assay.build.target_owners import owner_of
-from assay.build.targets import TargetError, find
+from assay.build.targets import TargetError, find_target
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -52,7 +52,7 @@ def expected_type(
     if not isinstance(node, Table) or node.target is None:
         return None
     try:
-        target = find(node.target, user_dirs=user_dirs, trusted=trusted)
+        target = find_target(node.target, user_dirs=user_dirs, trusted=trusted)
     except TargetError:
         return None
     if isinstance(target, type):
@@ -227,7 +227,7 @@ class _Graph:
 
     def call(self, path: KeyPath, node: Table) -> None:
         try:
-            target = find(str(node.target), user_dirs=self.user_dirs, trusted=self.trusted)
+            target = find_target(str(node.target), user_dirs=self.user_dirs, trusted=self.trusted)
         except TargetError:
             return  # told by the signature stage
         signature = signature_of(target) or Signature(named=())

@@ -22,7 +22,7 @@ from assay.build.parameters import (
     signature_of,
 )
 from assay.build.target_owners import owner_of
-from assay.build.targets import TargetError, canonical, find
+from assay.build.targets import TargetError, canonical_name, find_target
 from assay.config.check import Default
 from assay.config.tree import (
     KeyPath,
@@ -230,7 +230,7 @@ class _Check:
                 yield target.problem(place, dotted((*path, "type")))
             self.failed_imports.add(target.what)
             return
-        self.targets[path] = canonical(target, table.target, user_dirs=self.user_dirs)
+        self.targets[path] = canonical_name(target, table.target, user_dirs=self.user_dirs)
         yield from self.check_call(path, table, target)
 
     def check_call(self, path: KeyPath, table: Table, target: Any) -> Iterator[Problem]:
@@ -296,7 +296,9 @@ class _Check:
         """Return the target, or why there is none."""
         if target not in self.resolved:
             try:
-                self.resolved[target] = find(target, user_dirs=self.user_dirs, trusted=self.trusted)
+                self.resolved[target] = find_target(
+                    target, user_dirs=self.user_dirs, trusted=self.trusted
+                )
             except TargetError as error:
                 self.resolved[target] = error
         return self.resolved[target]

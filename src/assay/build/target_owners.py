@@ -41,7 +41,7 @@ def owner_in(thing: Any, roots: tuple[str, ...], trusted: frozenset[str]) -> Own
         return owner_in(thing.func, roots, trusted)
     if isinstance(thing, types.MethodType):
         return owner_in(thing.__func__, roots, trusted)
-    module = home_of(thing)
+    module = module_of(thing)
     if _is_users(thing, module, roots):
         return "user"
     listed = listed_name(thing)
@@ -70,7 +70,7 @@ def _is_users(thing: Any, module: str, roots: tuple[str, ...]) -> bool:
 
 def listed_name(thing: Any) -> str:
     """Return the name under which the allow-list has this very object, "" if it has not."""
-    top = home_of(thing).partition(".")[0]
+    top = module_of(thing).partition(".")[0]
     if top not in ("assay", "torch"):
         return ""
     for name in LISTED:
@@ -108,7 +108,7 @@ def _is_defined(thing: Any) -> bool:
     return isinstance(thing, type | types.FunctionType | types.BuiltinFunctionType)
 
 
-def home_of(thing: Any) -> str:
+def module_of(thing: Any) -> str:
     module = getattr(thing, "__module__", None)
     return module if isinstance(module, str) else ""
 
@@ -117,4 +117,4 @@ def defined_name(thing: Any) -> str:
     while isinstance(thing, functools.partial):
         thing = thing.func
     name = getattr(thing, "__qualname__", type(thing).__qualname__)
-    return f"`{home_of(thing) or 'builtins'}.{name}`"
+    return f"`{module_of(thing) or 'builtins'}.{name}`"

@@ -30,9 +30,9 @@ from assay.build.isolation import (
 )
 from assay.build.target_owners import (
     defined_name,
-    home_of,
     is_trusted,
     listed_name,
+    module_of,
     owner_in,
 )
 from assay.config.allow_list import (
@@ -40,8 +40,8 @@ from assay.config.allow_list import (
     WRAP,
     is_target,
     nameless,
-    parts_of,
     refuse_by_name,
+    target_parts,
     trust_command,
 )
 from assay.config.older_systems.names import explain_unmapped, offer_import, older_name, system_of
@@ -78,13 +78,13 @@ def resolve(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] 
     Outside `user_code` the module is imported for this call only.
     """
     with user_code(user_dirs):
-        return find(target, user_dirs=user_dirs, trusted=trusted)
+        return find_target(target, user_dirs=user_dirs, trusted=trusted)
 
 
-def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
+def find_target(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = ()) -> Any:
     """Resolve a target with imports as they are now; see `resolve`."""
     results = results_until_closed(user_dirs)
-    asked = (find, target, frozenset(trusted))
+    asked = (find_target, target, frozenset(trusted))
     if asked not in results:
         search = _Search(
             _name_here(target, user_dirs, trusted),
@@ -98,7 +98,7 @@ def find(target: str, *, user_dirs: Sequence[Path], trusted: Collection[str] = (
 
 def _name_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
     """Return the target of a registered short name or of a name of an older system."""
-    if not system_of(target) or parts_of(target)[0] in trusted:
+    if not system_of(target) or target_parts(target)[0] in trusted:
         return look_up_registered(target, user_dirs)
     if UserModules(user_dirs).find(target) is not None:
         return target  # the user's own package of that name
@@ -117,7 +117,7 @@ def look_up_registered(target: str, user_dirs: Sequence[Path]) -> str:
     return found[0].target if len(found) == 1 else target
 
 
-def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
+def canonical_name(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     """Return the one name of a target: the module that defines it and its name there.
 
     Torch and assay move things between internal modules: for those it is the name on the
@@ -128,7 +128,7 @@ def canonical(thing: Any, target: str, *, user_dirs: Sequence[Path]) -> str:
     listed = listed_name(thing)
     if listed:
         return listed
-    module, qualname = home_of(thing), str(getattr(thing, "__qualname__", ""))
+    module, qualname = module_of(thing), str(getattr(thing, "__qualname__", ""))
     # A method of a class is named by this class, not by the parent that has it.
     if isinstance(thing, types.MethodType) and isinstance(thing.__self__, type):
         module, qualname = (
@@ -171,7 +171,7 @@ class _Search:
         if owner_in(found, self.roots, self.trusted) is None:
             self._refuse(
                 f"`{self.target}` is {defined_name(found)}, which a config may not call",
-                home_of(found),
+                module_of(found),
             )
         return found
 
@@ -184,7 +184,7 @@ class _Search:
         refusal = refuse_by_name(self.target, self.trusted)
         if refusal is not None:
             raise TargetError(refusal.kind, refusal.message, fix=refusal.fix)
-        names = parts_of(self.target)
+        names = target_parts(self.target)
         if len(names) == 1:
             self._not_registered()
         self._check_top(names)

@@ -16,7 +16,7 @@ from assay.cli.launch import split_arguments
 from assay.cli.one_config import one_config, read_config, user_dir_option
 from assay.cli.one_run import LAST
 from assay.cli.rehearsal import layout_overrides, rehearsal_options, request_of
-from assay.cli.rehearsal import lines as lines_of
+from assay.cli.rehearsal import rehearsal_lines as lines_of
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.diagnostics import Problem, render, summary, to_json
 from assay.core.errors import InputError
@@ -149,9 +149,9 @@ class _Report:
 def _print_json(report: _Report) -> None:
     extra: dict[str, Any] = {**(report.taken or {})}
     if report.variations is not None:
-        from assay.cli.variations import as_json
+        from assay.cli.variations import plain_variations
 
-        extra["configs"] = as_json(report.variations)
+        extra["configs"] = plain_variations(report.variations)
     if report.audits:
         extra["data"] = [asdict(audit) for audit in report.audits]
     if report.rehearsal is not None:
@@ -169,9 +169,9 @@ def _print_text(report: _Report, name: str) -> None:
     if report.taken:
         _show_taken(report.taken, after=bool(found.problems))
     if report.variations:
-        from assay.cli.variations import lines
+        from assay.cli.variations import variation_lines
 
-        echo("\n".join(lines(report.variations, name, color=color)))
+        echo("\n".join(variation_lines(report.variations, name, color=color)))
     elif not report.bad:
         named = found.examiner.canonical(found.config) if found.has_signatures else None
         _show_fine(name, named)

@@ -113,13 +113,13 @@ def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | N
     "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
 )
 def unset(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
-    from assay.config.settings import path_of, remove
+    from assay.config.settings import path_of, remove_setting
 
     scope = _scope(is_local, is_global)
     if config is not None:
         _edit(Path(config), name, None)
         return 0
-    remove(_file(scope or "local"), path_of(name))
+    remove_setting(_file(scope or "local"), path_of(name))
     return 0
 
 
@@ -280,10 +280,10 @@ def _text(value: Any) -> str:
 
 def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:
     """Return the tree of a config file, and the path that `key` means in it."""
-    from assay.config.sources.toml import read
+    from assay.config.sources.toml import read_toml
     from assay.config.tree import fit_path
 
-    root = read(_read(file), str(file))
+    root = read_toml(_read(file), str(file))
     return root, fit_path(root, _path(key))
 
 
@@ -335,7 +335,7 @@ def _explain(config: Config, key: str) -> dict[str, Any]:
     import os
 
     from assay.config import get_at, plain
-    from assay.config.explain import steps
+    from assay.config.explain import origin_steps
     from assay.config.references import external_names
     from assay.config.resolver import with_external_values
     from assay.config.tree import dotted, fit_path
@@ -365,7 +365,7 @@ def _explain(config: Config, key: str) -> dict[str, Any]:
                 "note": step.origin.note,
                 "text": step.text,
             }
-            for step in steps(config, path)
+            for step in origin_steps(config, path)
         ],
     }
 

@@ -18,7 +18,7 @@ from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.store.known_projects import all_projects, projects_here
 from assay.store.layout import Project
-from assay.store.read_marks import mark
+from assay.store.read_marks import mark_read
 
 _STYLES = {"finished": "green", "resumed": "blue", "stopped": "yellow"}
 _DETAIL_LINES = 12
@@ -67,7 +67,7 @@ def command(everything: bool, days: float, keep: bool, all_projects: bool, as_js
                 if project is home and not each.is_read
             ]
             if fresh:
-                mark(home, fresh)
+                mark_read(home, fresh)
     return 0
 
 

@@ -12,7 +12,7 @@ from assay.cli.terminal import echo
 from assay.core.formatting import count, size
 from assay.query.diff import code_store
 from assay.query.find import find_run
-from assay.store.packing import SUFFIX, left_out, pack
+from assay.store.packing import SUFFIX, left_out, pack_run
 
 
 @click.command(
@@ -27,7 +27,7 @@ def command(run: str, to: str | None) -> int:
     path = Path(to or f"{view.path.absolute().name}{SUFFIX}")
     if path.is_dir():
         path /= f"{view.path.absolute().name}{SUFFIX}"
-    found = pack(view.folder, code_store(view), path)
+    found = pack_run(view.folder, code_store(view), path)
     echo(
         f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}"
     )

@@ -121,7 +121,7 @@ def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
         return 0
     for config in configs:
         report = rehearse_apart(config, launch)
-        echo("\n".join(lines(report, color=use_color(sys.stderr))), err=True)
+        echo("\n".join(rehearsal_lines(report, color=use_color(sys.stderr))), err=True)
         if report.failures:
             return InputError.exit_code
     return 0
@@ -143,7 +143,7 @@ def rehearse_one(config: Config) -> tuple[Rehearsal, int]:
     return report, InputError.exit_code if report.failures else 0
 
 
-def lines(report: Rehearsal, *, color: bool) -> Iterator[str]:
+def rehearsal_lines(report: Rehearsal, *, color: bool) -> Iterator[str]:
     """Yield the report as text: what was found, what it needs, what could not be tried."""
     columns = min(width(sys.stdout) or 80, 100)
     for finding in report.failures:

@@ -12,7 +12,7 @@ from assay.core.terminal import visible
 from assay.query.find import select_runs
 from assay.store.known_projects import project_here
 from assay.store.layout import RunFolder
-from assay.store.trash import bring_back, list_removed, remove
+from assay.store.trash import bring_back, list_removed, remove_run
 
 
 @click.command(
@@ -31,7 +31,7 @@ def command(runs: tuple[str, ...], undo: bool) -> int:
     # All are found before the first is removed: `last` must mean the same for each of them.
     for view in select_runs(runs):
         tag = visible(view.tag)  # before its folder is somewhere else
-        remove(view.folder)
+        remove_run(view.folder)
         echo(f"removed: {view.id} {tag}".rstrip() + f"   (assay rm --undo {view.id})")
     return 0
 

@@ -30,7 +30,7 @@ from assay.query.result_tables import (
     ShownCell,
     ShownRow,
     ShownTable,
-    follow,
+    cell_behind,
     follow_links,
     seen_now,
 )
@@ -343,7 +343,7 @@ def _link(link: Link, catalog: Catalog, *, row: str = "") -> Link:
     if link.where:
         catalog.ids(Asked(where=link.where))  # a mistake in it is told here, not shown in the cell
     catalog.known_column(link.value, where=row)
-    now = follow(link, catalog)
+    now = cell_behind(link, catalog)
     if now.state == "gone":
         what = f"{link.value} of {row}" if row else "That"
         fix = f"`assay ls --columns id,{link.value}` shows which runs have one"

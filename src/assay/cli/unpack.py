@@ -13,7 +13,7 @@ from assay.cli.terminal import echo
 from assay.core.formatting import count, size
 from assay.store.known_projects import remember
 from assay.store.layout import open_project
-from assay.store.packing import check, unpack
+from assay.store.packing import check, unpack_run
 
 
 @click.command(
@@ -29,7 +29,7 @@ def command(file: str, only_check: bool) -> int:
         return 0
     project = open_project(Path.cwd())
     is_new = not project.assay_dir.is_dir()
-    folder = unpack(Path(file), project)
+    folder = unpack_run(Path(file), project)
     if is_new:
         echo(f"assay: {project.root} is a project now (it has a folder .assay/).", err=True)
     with contextlib.suppress(OSError):  # then it is only not listed by --all-projects

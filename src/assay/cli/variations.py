@@ -73,14 +73,14 @@ def rows(config: Config, hashed: Hashed) -> list[Variation]:
     return [_row(config, each, hashed(each)) for each in made]
 
 
-def as_json(found: Sequence[Variation]) -> list[dict[str, Any]]:
+def plain_variations(found: Sequence[Variation]) -> list[dict[str, Any]]:
     """Plain data that any reader of JSON takes."""
     data = json.loads(dumps([_spell_dates(row.to_json()) for row in found]))
     assert isinstance(data, list)
     return data
 
 
-def lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str]:
+def variation_lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str]:
     """Return a block for each config with name, hash and changes, at most 80 columns wide."""
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:

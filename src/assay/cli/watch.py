@@ -11,7 +11,7 @@ from assay.cli.inbox import message_lines
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.jobs.notice import NotifyError, notices_of
-from assay.jobs.notify_channels import send
+from assay.jobs.notify_channels import send_notice
 from assay.jobs.watch import (
     EVERY_S,
     SLACK_NS,
@@ -82,7 +82,7 @@ def _send_test(project: Project) -> int:
     code = 0
     for rule in rules:
         try:
-            send(rule, notices_of([_TEST], str(project.root))[0])
+            send_notice(rule, notices_of([_TEST], str(project.root))[0])
             echo(f"sent  {rule.channel}  {rule.origin}")
         except NotifyError as error:
             echo(f"error: {error}", err=True)

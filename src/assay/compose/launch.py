@@ -26,7 +26,7 @@ from assay.core.facts import EndStatus
 from assay.core.job import failure_of
 from assay.core.regular_file import read_bytes
 from assay.core.signals import Obeyed
-from assay.formats.json_codec import from_plain, parse_json, write_atomic, write_json
+from assay.formats.json_codec import dataclass_from, parse_json, write_atomic, write_json
 from assay.formats.run_file import Code
 from assay.formats.task_report import TaskReport
 from assay.query.run import RunView
@@ -77,7 +77,7 @@ class Launch:
 
     def frozen_code(self) -> Code | None:
         """Return the snapshot that this process runs; None for that of the project as it is now."""
-        return from_plain(Code, dict(self.code)) if self.code else None
+        return dataclass_from(Code, dict(self.code)) if self.code else None
 
     def to_record(self) -> dict[str, Any]:
         """Return plain data for the launch metadata of a run."""
@@ -206,7 +206,7 @@ class ProcessTask:
     def read(cls, file: Path) -> ProcessTask:
         """Read a task. InputError for a file that holds none."""
         try:
-            return from_plain(cls, parse_json(read_bytes(file, _MAX_TASK_BYTES)))
+            return dataclass_from(cls, parse_json(read_bytes(file, _MAX_TASK_BYTES)))
         except (OSError, ValueError, RecordError) as error:
             raise InputError(f"There is no task to do: {error}", where=str(file)) from error
 

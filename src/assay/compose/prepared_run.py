@@ -229,16 +229,16 @@ def _model_constructor(scope: RunScope) -> Callable[[], Model]:
     from assay.engine import seed_all
     from assay.engine.loop.device import channels_last
     from assay.engine.model.modules import refuse_lazy
-    from assay.engine.numerics.seed import INIT, key
+    from assay.engine.numerics.seed import INIT, stream_key
 
-    seed_all(key(scope.seed, INIT))
+    seed_all(stream_key(scope.seed, INIT))
     make_task(scope)
     built = dict(scope.context.built)
 
     def construct() -> Model:
         scope.context.built.clear()
         scope.context.built.update(built)
-        seed_all(key(scope.seed, INIT))  # whatever the task drew, the model begins the same
+        seed_all(stream_key(scope.seed, INIT))  # whatever the task drew, the model begins the same
         model: Model = scope.build("model")
         refuse_lazy(model)
         if scope.sections.train.channels_last:
@@ -353,7 +353,7 @@ def _build_own_step(
 ) -> OptimizerStepBase:
     """Build the user's [backward] object, passing only the arguments its constructor accepts."""
     from assay.build.parameters import signature_of
-    from assay.build.targets import find as find_target
+    from assay.build.targets import find_target
     from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
     target = find_target(
@@ -444,8 +444,8 @@ def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
 
 def _build_optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
     """Build an optimizer, in its fused form where it has one and nothing else is asked for."""
-    from assay.build.builder import problem_of
-    from assay.build.targets import find as find_target
+    from assay.build.builder import argument_problem
+    from assay.build.targets import find_target
     from assay.engine.checkpoint.optimizer_state import may_fuse
     from assay.engine.optim.groups import Groups, unwrap_optimizer
 
@@ -465,7 +465,7 @@ def _build_optimizer(scope: RunScope, model: Model, path: KeyPath) -> Any:
             try:
                 groups.check(optimizer)
             except ArgumentError as error:
-                problem = problem_of(error, scope.root, (*path, "params"), params.origin)
+                problem = argument_problem(error, scope.root, (*path, "params"), params.origin)
                 raise ConfigError([problem]) from error
     return optimizer
 

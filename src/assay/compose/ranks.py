@@ -145,14 +145,14 @@ def check_division(config: Config) -> None:
         return
     from assay.engine.parallel.layout import Layout
     from assay.engine.parallel.pipeline_stages import split_model
-    from assay.engine.parallel.tensor_parallel import check_plan, plan_of
+    from assay.engine.parallel.tensor_parallel import check_plan, tensor_plan_of
 
     model = _outline(config)
     layout = Layout.of(parallel)
     if not hasattr(model, "named_modules"):
         return
     if size > 1:
-        check_plan(model, plan_of(model, parallel.tensor_plan), size)
+        check_plan(model, tensor_plan_of(model, parallel.tensor_plan), size)
     if layout.pipeline > 1:
         split_model(model, layout.stage_count, layout.split)
 
@@ -246,12 +246,12 @@ def read_result(
     folder: Path, local_count: int, config: Config, deaths: Sequence[RankExit], signal: int
 ) -> RunResult:
     """Return the result of the run from the reports of its ranks, and keep their output."""
-    from assay.engine.parallel.rank_folder import newest_ranks, read_text
+    from assay.engine.parallel.rank_folder import newest_ranks, read_if_there
 
     newest = newest_ranks(folder)
     reports = newest.reports()
     first = reports.get(0, TaskReport())
-    place = first.record_dir or read_text(folder / "folder")
+    place = first.record_dir or read_if_there(folder / "folder")
     record = Path(place) if place else None
     least = min(newest.ranks(), default=0)
     if record is not None and not first.run:

@@ -71,7 +71,7 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
     tensors. InputError for a config that is wrong, and for data that cannot be read.
     """
     from assay.engine.loop.device import memory_of, pick_device
-    from assay.engine.rehearse.ladder import rehearse as climb
+    from assay.engine.rehearse.ladder import climb
 
     wanted = wanted or RehearsalRequest()
     config, _ = check_and_settle(config, *sections_to_train(config))

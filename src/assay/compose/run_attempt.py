@@ -98,12 +98,12 @@ class _Attempt:
 
     def fail(self, error: BaseException) -> RunResult:
         """End the record with what was raised, or with its cause on another rank."""
-        from assay.engine.parallel.rank_folder import cause_of
+        from assay.engine.parallel.rank_folder import error_behind
 
         scope = self.prepared.scope
         self.is_over = True
         scope.tell_ending()
-        cause = cause_of(error, scope.rank_folder)
+        cause = error_behind(error, scope.rank_folder)
         return fail_record(self.recorder, self.config, cause, step=self._step)
 
     def finish(self, state: State, stop: Stop, signals: Signals) -> RunResult:

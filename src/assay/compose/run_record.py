@@ -149,7 +149,7 @@ def launch_metadata(config: Config, secrets: Secrets) -> dict[str, Any]:
         "variant": config.variant,
         "point": config.point,
         "outside": _outside_values(config, secrets),
-        "job": job_of()[0],
+        "job": job_of_process()[0],
     }
     return {key: value for key, value in which.items() if value}
 
@@ -219,7 +219,7 @@ def project_around(path: Path | None) -> Project:
     return home or find_project(Path.cwd()) or open_project(Path.cwd(), create=True)
 
 
-def job_of(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
+def job_of_process(variables: Mapping[str, str] | None = None) -> tuple[str, int]:
     """Return the Slurm, torchrun or queue job of this process, "" for none, and its restarts."""
     from assay.engine.parallel.rank_folder import JOB_PREFIX
 

@@ -88,7 +88,7 @@ def _train_as_rank(task: ProcessTask, folder: Path) -> RunResult:
     The exit code is 0 also for a run that was stopped, so that no launcher ends the other ranks.
     """
     from assay.engine.parallel.process_group import world
-    from assay.engine.parallel.rank_folder import folder_of_attempt, heard_signal, read_text
+    from assay.engine.parallel.rank_folder import folder_of_attempt, heard_signal, read_if_there
     from assay.engine.parallel.watchdog import LostParent, RankWatchdog
 
     here = world()
@@ -102,7 +102,7 @@ def _train_as_rank(task: ProcessTask, folder: Path) -> RunResult:
             with RankWatchdog(LostParent(task.launcher)):
                 config = task.read_config(_config_file(ranks.path, here.rank))
                 launch = _launch_of_rank(task, folder, here)
-                result = _train(task, config, launch, begun=read_text(folder / "folder"))
+                result = _train(task, config, launch, begun=read_if_there(folder / "folder"))
         except BaseException as error:  # the edge of the process: who started it tells the person
             with signals.holding():
                 result = fail_record(NullRecorder(), None, error, step=0)

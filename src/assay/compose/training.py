@@ -18,7 +18,7 @@ from assay.compose.ranks import is_spread, spread_config, spread_resume
 from assay.compose.run_attempt import run_attempt
 from assay.compose.run_record import (
     attempt_spec,
-    job_of,
+    job_of_process,
     new_record,
     project_around,
     secrets_of,
@@ -370,13 +370,13 @@ def _weights_from(view: RunView) -> str:
 
 def find_cut_off(config: Config) -> RunView | None:
     """Return the unfinished run of this config that this job began before it was restarted."""
-    job, restarts = job_of()
+    job, restarts = job_of_process()
     return find_unfinished(config, job=job) if job and restarts else None
 
 
 def is_cut_off(view: RunView) -> bool:
     """Return True if this job wrote the run before its restart, so that nobody writes it now."""
-    job, restarts = job_of()
+    job, restarts = job_of_process()
     return bool(job and restarts and view.file.job == job)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from assay.config.allow_list import parts_of
+from assay.config.allow_list import target_parts
 from assay.config.loading import PYTHON, Config, open_config
 from assay.config.resolver import with_external_values
 from assay.config.secret_keys import redacted_keys
@@ -290,4 +290,4 @@ def _foreign_calls(root: Table) -> list[str]:
     targets = dict.fromkeys(
         node.target for _, node in walk(root) if isinstance(node, Table) and node.target
     )
-    return [target for target in targets if parts_of(target)[0] not in ("torch", "assay")]
+    return [target for target in targets if target_parts(target)[0] not in ("torch", "assay")]

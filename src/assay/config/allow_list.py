@@ -60,7 +60,7 @@ def nameless(target: str) -> TargetRefusal | None:
     return TargetRefusal(message=f"{what} has no name that a config could keep", fix=fix)
 
 
-def parts_of(target: str) -> list[str]:
+def target_parts(target: str) -> list[str]:
     """Return the names in a target.
 
     >>> parts_of("pkg.nets:Net.small")
@@ -108,7 +108,7 @@ def refuse_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal 
     >>> refuse_by_name("torch.nn.Linear") is refuse_by_name("timm.create_model") is None
     True
     """
-    names = parts_of(target)
+    names = target_parts(target)
     special = next((name for name in names if name.startswith("__")), None)
     if names[0] == "__main__":
         fix = (

@@ -33,7 +33,7 @@ from assay.config.older_systems.names import (
 from assay.config.overrides import DELETE
 from assay.config.secret_keys import redacted_keys, without_secrets
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.sources.toml_tokens import BRACKET
 from assay.config.translation import with_older_arguments
 from assay.config.tree import (
@@ -125,7 +125,7 @@ def convert(config: Config) -> Conversion:
     names = dict.fromkeys((*sections, *root.items))
     root = Table({name: root.items[name] for name in names}, root.origin, root.key_origins)
     text = _with_comments(dump(root), root, config.files)
-    if not same(read(text, "<converted>", excerpt=True), root):
+    if not same(read_toml(text, "<converted>", excerpt=True), root):
         raise InputError("Its comments cannot be kept.", where=str(config.path))
     by_hand += [
         ConversionNote(
@@ -322,7 +322,7 @@ def _with_comments(text: str, root: Table, files: Mapping[str, str]) -> str:
     That of a key which is gone stands at the end, with its place.
     """
     lines = text.split("\n")
-    new = read(text, "<converted>", excerpt=True)
+    new = read_toml(text, "<converted>", excerpt=True)
     above: dict[int, list[str]] = {}
     behind: dict[int, str] = {}
     rest: list[str] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from typing import Any
 
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import (
     NONE,
     KeyPath,
@@ -106,7 +106,7 @@ class _TomlDocument:
         mark = "\ufeff" if text.startswith("\ufeff") else ""
         bare = text.removeprefix(mark)
         starts = (0, *(i + 1 for i, letter in enumerate(bare) if letter == "\n"))
-        return cls(bare, read(bare, source, excerpt=True), source, mark, starts)
+        return cls(bare, read_toml(bare, source, excerpt=True), source, mark, starts)
 
     def first_that_says(
         self, wanted: Sequence[Table], path: KeyPath, texts: Iterable[str | None]
@@ -187,7 +187,7 @@ class _TomlDocument:
 
     def _parse(self, text: str) -> Table | None:
         try:
-            return read(text, self.source, excerpt=True)
+            return read_toml(text, self.source, excerpt=True)
         except InputError:
             return None
 

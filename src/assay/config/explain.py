@@ -20,7 +20,7 @@ class Step:
     text: str
 
 
-def steps(config: Config, path: KeyPath) -> list[Step]:
+def origin_steps(config: Config, path: KeyPath) -> list[Step]:
     """Return the places that had a part in the value at `path`, the winner first; [] for none."""
     return list(_steps(config, path, "set", frozenset()))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
-from assay.config.sources.toml import read
+from assay.config.sources.toml import read_toml
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -35,7 +35,7 @@ from assay.config.tree import (
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError
 from assay.core.keys import Key
-from assay.formats.json_codec import from_plain, to_plain
+from assay.formats.json_codec import dataclass_from, to_plain
 
 _TRAINED_SPLIT = "train"
 _OF_NUMBERS = ("data", "evaluate")
@@ -100,7 +100,7 @@ def dump(root: Table, *, with_origins: bool = False) -> str:
         text.encode("utf-8")
         if with_origins:
             text = _with_comments(text, root)
-        is_equal = same(read(text, "<dump>", excerpt=True), root)
+        is_equal = same(read_toml(text, "<dump>", excerpt=True), root)
     except (AssayError, ValueError, TypeError, RecursionError) as error:
         raise AssayError(f"The config cannot be written as TOML: {error}") from error
     if not is_equal:
@@ -113,7 +113,7 @@ def _with_comments(text: str, root: Table) -> str:
     notes = {path: node.origin.note for path, node in walk(root) if node.origin.note}
     lines = text.split("\n")
     comments: dict[int, dict[str, None]] = {}
-    for path, node in walk(read(text, "<dump>", excerpt=True)) if notes else ():
+    for path, node in walk(read_toml(text, "<dump>", excerpt=True)) if notes else ():
         origin = _lasting_origin(notes.get(path, ""), root) if isinstance(node, Leaf) else ""
         if origin and node.origin.line == node.origin.end_line:
             comments.setdefault(node.origin.line - 1, {})[origin] = None
@@ -281,9 +281,9 @@ def with_origins(root: Node, origins: Mapping[str, Any]) -> Node:
 
     def place(node: Node, path: KeyPath) -> Node:
         known = origins[dotted(path)]
-        node = replace(node, origin=from_plain(Origin, known["at"]))
+        node = replace(node, origin=dataclass_from(Origin, known["at"]))
         if isinstance(node, Table):
-            keys = {key: from_plain(Origin, at) for key, at in known["keys"].items()}
+            keys = {key: dataclass_from(Origin, at) for key, at in known["keys"].items()}
             return replace(node, key_origins=keys)
         return replace(node, typed=known.get("typed")) if isinstance(node, Leaf) else node
 

@@ -133,7 +133,7 @@ def open_config(
     keeps beside this config; its references to them have these values.
     """
     if not isinstance(given, str | os.PathLike):
-        root, problems = objects.read(given, "<python>")
+        root, problems = objects.read_object(given, "<python>")
         return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
     file = Path(given)
     source = os.fspath(given)

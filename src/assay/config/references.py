@@ -90,7 +90,7 @@ def value_named(text: str, path: KeyPath) -> list[KeyPath]:
     >>> value_named("${model.width} of ${env:HOME} by ${..rate}", ("data", "train", "size"))
     [('model', 'width'), ('data', 'rate')]
     """
-    return [target for inside in insides(text) if (target := target_of(inside, path))]
+    return [target for inside in insides(text) if (target := referred_path(inside, path))]
 
 
 def insides(text: str) -> list[str]:
@@ -150,7 +150,7 @@ def objects_used(root: Node, *, path: KeyPath = ()) -> Iterator[tuple[KeyPath, K
             yield here, target, node.origin
 
 
-def target_of(inside: str | None, path: KeyPath) -> KeyPath | None:
+def referred_path(inside: str | None, path: KeyPath) -> KeyPath | None:
     """Return the path of a value reference at `path`; None if malformed or from outside.
 
     Leading dots count from the table or list that the reference stands in: one is beside, each
@@ -180,7 +180,7 @@ def is_kept(inside: str) -> bool:
     return is_well_formed(inside) or inside.startswith("random:")
 
 
-def text_of(value: Scalar) -> str:
+def text_within(value: Scalar) -> str:
     """Return a value as it stands inside a longer string."""
     match value:
         case None:

@@ -29,8 +29,8 @@ from assay.config.references import (
     is_well_formed,
     objects_used,
     outside_used,
-    target_of,
-    text_of,
+    referred_path,
+    text_within,
 )
 from assay.config.settings import Settings
 from assay.config.sources.literals import value_of
@@ -80,8 +80,8 @@ def resolve_config(
 
     What is not set outside stays a reference, which the check reports; and so do secrets.
     """
-    body, problems = draw(without_names(written, schema.MAKERS), draws)
-    root, wrong = resolve(body)
+    body, problems = draw_random(without_names(written, schema.MAKERS), draws)
+    root, wrong = resolve_references(body)
     root = without_names(root, _templates(written, root, uses))
     if outside_used(root):
         variables = settings.variables
@@ -116,7 +116,7 @@ class Draws:
         return self._values[place]
 
 
-def draw(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
+def draw_random(root: Table, draws: Draws) -> tuple[Table, list[Problem]]:
     """Return `root` with numbers for `${random:int:LOW:HIGH}` and `${random:float:LOW:HIGH}`.
 
     Both ends are included. The numbers come from the operating system: no generator of the program
@@ -225,7 +225,7 @@ def _pick(spec: re.Match[str]) -> int | float:
 # --- values of other keys -------------------------------------------------------------------------
 
 
-def resolve(root: Table) -> tuple[Table, list[Problem]]:
+def resolve_references(root: Table) -> tuple[Table, list[Problem]]:
     """Return `root` with every `${a.b}` replaced by its value, and the problems of all references.
 
     A string that is one reference and nothing else takes the value with its type, be it a table;
@@ -300,7 +300,7 @@ class _Values:
         target = self.check(inside, leaf, path)
         node = self.follow(target, leaf, path)
         if isinstance(node, Leaf):
-            return text_of(node.value)
+            return text_within(node.value)
         kind = "table" if isinstance(node, Table) else "list"
         message = f"`{dotted(target)}` is a {kind} and cannot stand inside text"
         raise self.refuse(leaf, path, "wrong-type", message)
@@ -326,7 +326,7 @@ class _Values:
                 "`${` is not closed",
                 "write $${ for the two characters",
             )
-        target = target_of(inside, path)
+        target = referred_path(inside, path)
         if inside.strip().startswith("." * (len(path) + 1)):
             raise self.refuse(
                 leaf, path, "unknown-reference", f"`${{{inside}}}` leads out of the config"
@@ -558,7 +558,7 @@ class _External:
                 self.problems.append(problem_at("wrong-type", message, leaf, path))
                 return found[0]
             names.append(self.note(named))
-            written = value if isinstance(value, str) else text_of(value)
+            written = value if isinstance(value, str) else text_within(value)
             return written.replace("${", "$${")
 
         filled = IN_TEXT.sub(put_in, text)

@@ -242,7 +242,7 @@ def write(file: Path, path: KeyPath, value: object) -> None:
     _replace(file, with_key(text, path, node, source=str(file)))
 
 
-def remove(file: Path, path: KeyPath) -> None:
+def remove_setting(file: Path, path: KeyPath) -> None:
     """Remove one key of a settings file; InputError when it is not there."""
     _replace(file, without_key(_text(file), path, source=str(file)))
 

@@ -11,8 +11,8 @@ from assay.config.allow_list import (
     WRAP,
     is_target,
     nameless,
-    parts_of,
     refuse_by_name,
+    target_parts,
     trust_command,
 )
 from assay.config.older_systems.names import explain_unmapped, older_name, system_of
@@ -80,7 +80,7 @@ def _target(
     if not is_target(target):
         yield problem_at("unknown-target", f"`{target}` is no target", leaf, path, FORM)
         return
-    package = parts_of(target)[0]
+    package = target_parts(target)[0]
     if package == target:
         yield from _short_name(leaf, target, path, modules)
         return

@@ -85,7 +85,7 @@ class Ended:
 RunFact = Started | Evaluated | Saved | Warned | Changed | Ended
 
 
-def check_name(name: str) -> None:
+def check_metric_name(name: str) -> None:
     """Raise RecordError unless a metric's name is text, not empty and not absurdly long."""
     if not isinstance(name, str):
         raise RecordError(f"A metric's name must be text, not {type(name).__name__} ({name!r}).")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from assay.core.errors import RecordError
-from assay.core.facts import RunFact, check_name
+from assay.core.facts import RunFact, check_metric_name
 
 
 class MediaKeeper(Protocol):
@@ -125,7 +125,7 @@ class MemoryRecorder(MediaKeeper):
     def log(self, values: Mapping[str, float], step: int) -> None:
         numbers = []
         for name, value in values.items():
-            check_name(name)
+            check_metric_name(name)
             try:
                 numbers.append((name, step, _number(value)))
             except (TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from assay.core.errors import RecordError
 from assay.core.facts import Changed, Ended, Evaluated, RunFact, Saved, Started, Warned
 from assay.core.regular_file import read_bytes
-from assay.formats.json_codec import dumps, from_plain, parse_json, to_plain
+from assay.formats.json_codec import dataclass_from, dumps, parse_json, to_plain
 
 _VERSION = 1
 MAX_BYTES = 64 << 20
@@ -81,7 +81,9 @@ def read_events(path: Path) -> Iterator[Timed]:
         if kind is None:
             continue
         try:
-            yield Timed(at_ns=from_plain(int, data.get("at_ns", 0)), fact=from_plain(kind, data))
+            yield Timed(
+                at_ns=dataclass_from(int, data.get("at_ns", 0)), fact=dataclass_from(kind, data)
+            )
         except RecordError:
             continue
 
@@ -90,7 +92,7 @@ def read_edits(path: Path) -> Iterator[Edit]:
     """Yield the edits of `edits.jsonl` in the order in which they were made."""
     for data in read_lines(path).objects:
         try:
-            yield from_plain(Edit, data)
+            yield dataclass_from(Edit, data)
         except RecordError:
             continue
 

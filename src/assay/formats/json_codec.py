@@ -49,7 +49,7 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
+def dataclass_from(kind: type[Fact], data: Any, *, where: str = "") -> Fact:
     """Build the dataclass `kind` from plain data. Unknown keys, of a newer version, are ignored.
 
     Raises RecordError naming the path of the first value that is missing or of the wrong type.
@@ -106,7 +106,7 @@ def decode_json(text: bytes, path: Path, kind: type[Fact], *, version: int) -> F
         raise RecordError(
             f"{path.name} has format {found}; this assay knows {version}.", where=str(path), fix=fix
         )
-    return from_plain(kind, data, where=path.name)
+    return dataclass_from(kind, data, where=path.name)
 
 
 def parse_json(text: bytes | str) -> Any:

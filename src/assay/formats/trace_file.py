@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 from assay.core.errors import RecordError
 from assay.formats import frames
 from assay.formats.frames import Damage, Extent, Frame
-from assay.formats.json_codec import from_plain
+from assay.formats.json_codec import dataclass_from
 
 FORM = frames.Form(kind=b"T", version=1)
 
@@ -134,7 +134,9 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
     return b"".join(out)
 
 
-def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | Digest | Damage]:
+def read_trace(
+    data: bytes | memoryview, *, where: str = "trace"
+) -> Iterator[Head | Digest | Damage]:
     """Yield the head, then the fingerprints in the order taken; damage is reported and skipped."""
     damage = frames.check_file_head(data, FORM, where=where)
     if damage is not None:
@@ -163,9 +165,9 @@ def read(data: bytes | memoryview, *, where: str = "trace") -> Iterator[Head | D
 def _decode(frame: Frame, sites: dict[int, TraceSite]) -> list[Head | Digest]:
     match frame.tag:
         case 0xFFFD:  # HEAD
-            return [from_plain(Head, _json(frame.payload))]
+            return [dataclass_from(Head, _json(frame.payload))]
         case 0xFFFE:  # SITE
-            sites[frame.a] = from_plain(TraceSite, {**_json(frame.payload), "id": frame.a})
+            sites[frame.a] = dataclass_from(TraceSite, {**_json(frame.payload), "id": frame.a})
         case 1:  # DIGESTS
             entries = _ENTRY.iter_unpack(frame.payload[: frame.b * _ENTRY.size])
             return [

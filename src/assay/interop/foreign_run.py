@@ -128,7 +128,7 @@ def ns_of(seconds: float) -> int:
     return min(max(0, round(seconds * 1e9)), _MAX_NS) if math.isfinite(seconds) else 0
 
 
-def kind_of(name: str) -> str:
+def media_kind(name: str) -> str:
     """Return how a file of that name may be shown."""
     return _KINDS.get(os.path.splitext(name)[1].lower(), "")
 
@@ -153,7 +153,7 @@ def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tu
         left_out.append(f"{folder.name} is a link that leads out of the folder that was given")
         return
     found = 0
-    for path in walk(folder, left_out):
+    for path in paths_below(folder, left_out):
         shown = path.relative_to(folder).as_posix()
         if found == MAX_FILES:
             left_out.append(f"all after the first {MAX_FILES} files of {folder.name}")
@@ -169,7 +169,7 @@ def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tu
             left_out.append(f"{shown} is no file")
 
 
-def walk(folder: Path, left_out: list[str]) -> Iterator[Path]:
+def paths_below(folder: Path, left_out: list[str]) -> Iterator[Path]:
     """Everything below a folder that is no folder itself, in order; links are not gone into."""
     todo = [(folder, 0)]
     while todo:

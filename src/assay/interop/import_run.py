@@ -21,7 +21,7 @@ from assay.config.tree import Table, from_plain
 from assay.core.diagnostics import Origin
 from assay.core.directory import create_file, discard, make_directory
 from assay.core.errors import AssayError, RecordError
-from assay.core.facts import Ended, RunFact, Started, Warned, check_name
+from assay.core.facts import Ended, RunFact, Started, Warned, check_metric_name
 from assay.core.ids import folder_name
 from assay.core.regular_file import hollowness, open_regular, read_bytes
 from assay.core.secrets.replacement import Secrets
@@ -236,7 +236,7 @@ def _keep_valid(blocks: Sequence[Block], warnings: list[str]) -> list[Block]:
     for block in blocks:
         try:
             for name in block.keys.names:
-                check_name(name)
+                check_metric_name(name)
         except RecordError as error:
             warnings.append(f"A curve was left out: {error.what}")
         else:

@@ -18,7 +18,7 @@ from assay.interop.foreign_run import (
     ForeignRun,
     curve,
     files_below,
-    kind_of,
+    media_kind,
     ns_of,
 )
 from assay.interop.nested_keys import nest
@@ -200,7 +200,7 @@ def _files(folder: Path | None, root: Path, warnings: list[str]) -> Iterator[For
     if folder is not None:
         for name, path in files_below(folder, root, left_out=warnings):
             yield ForeignFile(
-                name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=kind_of(name)
+                name=name, source=path, at_ns=path.stat().st_mtime_ns, kind=media_kind(name)
             )
 
 

@@ -33,7 +33,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves by dotted name; what has a `_type` is one thing and stays whole.
 
     >>> dict(flat({"a": {"b": 1}, "c": 2}))
@@ -41,6 +41,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
     """
     for key, value in values.items():
         if isinstance(value, dict) and "_type" not in value:
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -71,17 +71,17 @@ def text(values: list[Field]) -> str:
 
 def part(values: list[Field]) -> dict[int, list[Field]]:
     """The last of these as a message; an empty one when there is none."""
-    return by_number(as_bytes(values[-1])) if values else by_number(b"")
+    return by_number(part_bytes(values[-1])) if values else by_number(b"")
 
 
-def as_bytes(value: Field) -> bytes:
+def part_bytes(value: Field) -> bytes:
     if isinstance(value, int):
         raise MalformedError("a number stands where a part should")
     return value
 
 
 def as_text(value: Field) -> str:
-    return as_bytes(value).decode("utf-8", "replace")
+    return part_bytes(value).decode("utf-8", "replace")
 
 
 def to_int64(value: int) -> int:
@@ -125,7 +125,7 @@ def numbers_in(values: list[Field], form: str) -> list[float]:
 
 
 def _number(form: struct.Struct, value: Field) -> float:
-    data = as_bytes(value)
+    data = part_bytes(value)
     if len(data) != form.size:
         raise MalformedError(f"a number has {len(data)} bytes, not {form.size}")
     number: float = form.unpack(data)[0]

@@ -26,8 +26,8 @@ from assay.interop.foreign_run import (
     curve,
     is_inside,
     ns_of,
+    paths_below,
     read_file,
-    walk,
 )
 from assay.interop.protobuf import Field, MalformedError, by_number, part, text, whole
 from assay.store.series import Block
@@ -76,7 +76,7 @@ def find(root: Path) -> list[ForeignSource]:
     real_root = os.path.realpath(root)
     events = (
         path
-        for path in walk(root, [])
+        for path in paths_below(root, [])
         if _MARK in path.name and not path.name.endswith(".profile-empty")
     )
     ours = (
@@ -168,9 +168,9 @@ class _EventLog:
             elif number == 2 and isinstance(value, int):
                 step = protobuf.to_int64(value)
             elif number == 5:
-                for inner, each in protobuf.fields(protobuf.as_bytes(value)):
+                for inner, each in protobuf.fields(protobuf.part_bytes(value)):
                     if inner == 1:
-                        self._value(protobuf.as_bytes(each), step, time_ns)
+                        self._value(protobuf.part_bytes(each), step, time_ns)
             elif number == 7 and whole(part([value])[1]) == _SESSION_START:
                 self._start(step)
             elif number in (4, 9):
@@ -237,7 +237,7 @@ class _EventLog:
         if 4 in value:
             self._keep(
                 tag,
-                protobuf.as_bytes(by_number(protobuf.as_bytes(value[4]))[4][-1]),
+                protobuf.part_bytes(by_number(protobuf.part_bytes(value[4]))[4][-1]),
                 "image",
                 step,
                 time_ns,
@@ -247,7 +247,7 @@ class _EventLog:
         elif 6 in value:
             self._keep(
                 tag,
-                protobuf.as_bytes(by_number(protobuf.as_bytes(value[6]))[4][-1]),
+                protobuf.part_bytes(by_number(protobuf.part_bytes(value[6]))[4][-1]),
                 "audio",
                 step,
                 time_ns,
@@ -262,14 +262,14 @@ class _EventLog:
         if metadata is not None:
             about = part(part([metadata])[1])
             self.plugins[tag] = text(about[1]) or self.plugins.get(tag, "")
-            return self.plugins[tag], protobuf.as_bytes(about[2][-1]) if about[2] else b""
+            return self.plugins[tag], protobuf.part_bytes(about[2][-1]) if about[2] else b""
         return self.plugins.get(tag, ""), b""
 
     def _tensor(
         self, tag: str, plugin: str, tensor: dict[int, list[Field]], step: int, time_ns: int
     ) -> None:
         texts = (
-            [protobuf.as_bytes(each) for each in tensor[8]] if whole(tensor[1]) == _STRING else []
+            [protobuf.part_bytes(each) for each in tensor[8]] if whole(tensor[1]) == _STRING else []
         )
         if plugin == "text":
             self._keep(tag.removesuffix(_TEXT_SUFFIX), b"\n\n".join(texts), "text", step, time_ns)
@@ -319,7 +319,7 @@ class _EventLog:
     def _hparams(self, content: bytes) -> None:
         about = by_number(content)
         for entry in part(about[3])[1]:
-            pair = by_number(protobuf.as_bytes(entry))
+            pair = by_number(protobuf.part_bytes(entry))
             self.config[text(pair[1])] = _plain(pair[2])
         if about[4] and whole(part(about[4])[1]) == _STATUS_FAILED:
             self.status = "failed"
@@ -376,7 +376,7 @@ def _half_numbers(tensor: dict[int, list[Field]], kind: int) -> list[float]:
     if bits:
         halves = struct.pack(f"<{len(bits)}H", *bits)
     else:
-        halves = b"".join(map(protobuf.as_bytes, tensor[4]))
+        halves = b"".join(map(protobuf.part_bytes, tensor[4]))
     if kind == _HALF:
         return list(struct.unpack(f"<{len(halves) // 2}e", halves))
     # A bfloat16 is the upper half of a float32.
@@ -386,7 +386,7 @@ def _half_numbers(tensor: dict[int, list[Field]], kind: int) -> list[float]:
 
 def _plain(values: list[Field]) -> Any:
     """google.protobuf.Value."""
-    for number, value in protobuf.fields(protobuf.as_bytes(values[-1])) if values else ():
+    for number, value in protobuf.fields(protobuf.part_bytes(values[-1])) if values else ():
         match number:
             case 2:
                 found = protobuf.double(value)
@@ -396,5 +396,5 @@ def _plain(values: list[Field]) -> Any:
             case 4:
                 return bool(value)
             case 6:
-                return [_plain([each]) for each in by_number(protobuf.as_bytes(value))[1]]
+                return [_plain([each]) for each in by_number(protobuf.part_bytes(value))[1]]
     return None

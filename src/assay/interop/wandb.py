@@ -21,7 +21,7 @@ from assay.interop.foreign_run import (
     ForeignSource,
     files_below,
     is_inside,
-    kind_of,
+    media_kind,
     read_file,
 )
 from assay.interop.protobuf import MalformedError
@@ -187,7 +187,7 @@ def _files(
     warnings += left_out
     for name, path in there.items():
         at_ns = path.stat().st_mtime_ns
-        found.append(ForeignFile(name=name, source=path, at_ns=at_ns, kind=kind_of(name)))
+        found.append(ForeignFile(name=name, source=path, at_ns=at_ns, kind=media_kind(name)))
     return found, output
 
 
@@ -201,7 +201,7 @@ def _names_of(medium: Medium) -> list[Any]:
 
 def _medium_file(medium: Medium, path: Path) -> ForeignFile:
     kind = str(medium.about.get("_type", ""))
-    known = "image" if kind.startswith("images") else _MEDIA.get(kind, kind_of(path.name))
+    known = "image" if kind.startswith("images") else _MEDIA.get(kind, media_kind(path.name))
     source: bytes | Path = _as_csv(path) if known == "table" else path
     return ForeignFile(
         name=medium.name, source=source, at_ns=medium.at_ns, kind=known, step=medium.step

@@ -12,14 +12,14 @@ from assay.formats.json_codec import parse_json
 from assay.formats.metrics_file import KeySet
 from assay.interop import protobuf
 from assay.interop.foreign_run import ns_of
-from assay.interop.nested_keys import flat
+from assay.interop.nested_keys import flatten
 from assay.interop.protobuf import (
     Field,
     MalformedError,
-    as_bytes,
     as_text,
     by_number,
     part,
+    part_bytes,
     text,
     whole,
 )
@@ -138,9 +138,9 @@ class WandbLog:
         """Add a record; MalformedError, ValueError or RecursionError when it cannot be read."""
         for number, value in protobuf.fields(record):
             if number == 2:
-                self._row(as_bytes(value))
+                self._row(part_bytes(value))
             elif number in _READ:
-                self._add_part(number, by_number(as_bytes(value)))
+                self._add_part(number, by_number(part_bytes(value)))
 
     def _add_part(self, number: int, about: dict[int, list[Field]]) -> None:
         match number:
@@ -186,7 +186,7 @@ class WandbLog:
     def results(self) -> Iterator[tuple[str, Any]]:
         """Results: summary values that end no curve, and logged values that are no number."""
         curves = {name for rows in self.rows.values() for name in rows.names}
-        logged = self.said | dict(flat(self.summary))
+        logged = self.said | dict(flatten(self.summary))
         for name, value in logged.items():
             if name in curves or name.startswith("_") or isinstance(value, dict):
                 continue
@@ -236,9 +236,9 @@ class WandbLog:
         step = 0
         for number, value in protobuf.fields(message):
             if number == 1:
-                _put(row, by_number(as_bytes(value)))
+                _put(row, by_number(part_bytes(value)))
             elif number == 2:
-                step = whole(by_number(as_bytes(value))[1])
+                step = whole(by_number(part_bytes(value))[1])
         if isinstance(row.get("_step"), int):
             step = row["_step"]
         at_ns = self.last_ns
@@ -247,7 +247,7 @@ class WandbLog:
         self.first_ns = self.first_ns or at_ns
         self.last_ns = max(self.last_ns, at_ns)
         numbers: dict[str, float] = {}
-        for name, value in flat(row):
+        for name, value in flatten(row):
             if name.startswith("_"):
                 continue
             value = _number(value)
@@ -330,9 +330,9 @@ class WandbLog:
 def _apply(target: dict[str, Any], record: dict[int, list[Field]]) -> None:
     """A record that says what is new and what is gone."""
     for each in record[1]:
-        _put(target, by_number(as_bytes(each)))
+        _put(target, by_number(part_bytes(each)))
     for each in record[2]:
-        path = _path(by_number(as_bytes(each)))
+        path = _path(by_number(part_bytes(each)))
         table: Any = target
         for key in path[:-1]:
             table = table.get(key) if isinstance(table, dict) else None
@@ -357,7 +357,7 @@ def _path(item: dict[int, list[Field]]) -> list[str]:
 
 def _value(item: dict[int, list[Field]]) -> Any:
     if item[16] or item[8]:
-        return parse_json(as_bytes((item[16] or item[8])[-1]))
+        return parse_json(part_bytes((item[16] or item[8])[-1]))
     if item[7]:
         return text(item[7])
     if item[6]:

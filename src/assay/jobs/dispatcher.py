@@ -42,7 +42,7 @@ from assay.jobs.job_process import (
     is_alive,
     is_supervised,
     read_end,
-    send,
+    send_signal,
     start_forked,
 )
 from assay.jobs.stalled_jobs import NEWEST, StalledJobs
@@ -173,10 +173,10 @@ class Dispatcher:
         """Send SIGTERM to a job, and SIGKILL when the grace time is over."""
         known = self._requests.setdefault(running.job.id, request)
         if known is request:
-            send(running.holder, signal.SIGTERM)
-            send(running.holder, signal.SIGCONT)  # a suspended one hears nothing
+            send_signal(running.holder, signal.SIGTERM)
+            send_signal(running.holder, signal.SIGCONT)  # a suspended one hears nothing
         elif boot_ns() - known.at_ns > self._grace_s * 1e9:
-            send(running.holder, signal.SIGKILL)
+            send_signal(running.holder, signal.SIGKILL)
 
     def _look_at_progress(self, running: RunningJob) -> None:
         """Tell of a job that stands still, with its stacks, and of one that moves again."""
@@ -374,7 +374,7 @@ def _has_died(holder: LeaseHolder) -> bool:
     for _ in range(_DEATH_TRIES):
         if not is_alive(holder):
             return True
-        send(holder, signal.SIGKILL)
+        send_signal(holder, signal.SIGKILL)
         time.sleep(_DEATH_S)
     return False
 

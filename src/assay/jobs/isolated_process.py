@@ -46,7 +46,7 @@ from assay.jobs.job_process import (
     ProcessEnd,
     is_alive,
     read_end,
-    send,
+    send_signal,
     start_apart,
 )
 from assay.query.find import run_of_job
@@ -119,7 +119,7 @@ class IsolatedProcess:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the run."""
-        send(self.holder, number)
+        send_signal(self.holder, number)
 
     def record(self) -> RunView | None:
         """Return the record that the run has begun; None before that."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from assay.core.errors import InputError, RecordError
 from assay.core.regular_file import read_bytes
-from assay.formats.json_codec import from_plain
+from assay.formats.json_codec import dataclass_from
 from assay.formats.lease import process_start, this_place
 from assay.jobs import supervise
 from assay.store.device_leases import LeaseHolder, holder_of
@@ -140,12 +140,12 @@ def read_end(exit_file: Path, holder: LeaseHolder) -> ProcessEnd | None:
     """Return how the command of a supervisor ended; None while there is no word of it."""
     path = exit_file.with_name(f"{exit_file.name}-{holder.pid}.json")
     try:
-        return from_plain(ProcessEnd, json.loads(read_bytes(path, _MOST_BYTES)))
+        return dataclass_from(ProcessEnd, json.loads(read_bytes(path, _MOST_BYTES)))
     except (OSError, ValueError, RecordError):
         return None
 
 
-def is_suspended(holder: LeaseHolder) -> bool:
+def is_job_suspended(holder: LeaseHolder) -> bool:
     """Return True if every living process of the group but the supervisor is stopped (SIGSTOP)."""
     if holder.place != this_place():
         return False
@@ -154,7 +154,7 @@ def is_suspended(holder: LeaseHolder) -> bool:
     return "T" in states and states <= {"T", "D"}
 
 
-def send(holder: LeaseHolder, number: signal.Signals) -> None:
+def send_signal(holder: LeaseHolder, number: signal.Signals) -> None:
     """Send a signal to all processes of a job; nothing if they are gone, or are others by now."""
     if holder.pid and is_alive(holder):
         with contextlib.suppress(ProcessLookupError, PermissionError):

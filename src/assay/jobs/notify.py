@@ -13,7 +13,7 @@ from assay.config.notify_rules import NotifyRule
 from assay.core.errors import RecordError
 from assay.formats.json_codec import dumps, read_json, write_json
 from assay.jobs.notice import Notice, NotifyError, notices_of, with_line
-from assay.jobs.notify_channels import send
+from assay.jobs.notify_channels import send_notice
 from assay.query.inbox import Message
 
 FILE_NAME = "notified.json"
@@ -64,7 +64,7 @@ class Notifier:
         *,
         project: str,
         folder: Path,
-        send_by: Callable[[NotifyRule, Notice], None] = send,
+        send_by: Callable[[NotifyRule, Notice], None] = send_notice,
     ) -> None:
         self.rules = {_key(rule): rule for rule in rules}
         self.project = project

@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
-def send(rule: NotifyRule, notice: Notice) -> None:
+def send_notice(rule: NotifyRule, notice: Notice) -> None:
     """Send a notice by the channel of a rule. NotifyError says why it could not be sent."""
     try:
         _SENDERS[rule.channel](rule.options, notice)

@@ -28,7 +28,7 @@ from assay.jobs.trials import (
     PRUNED,
     SearchTrial,
     TrialRun,
-    read_run,
+    read_trial,
     read_trials,
     recorded_values,
 )
@@ -269,7 +269,7 @@ class Search:
         if ended.is_pruned:
             edits.add_labels(view.folder, [PRUNED])
             view = RunView(view.path)
-        run = read_run(view, self.spec.metrics)
+        run = read_trial(view, self.spec.metrics)
         if run is not None:
             self._trials.setdefault(number, SearchTrial(number)).runs[seed] = run
         return run
@@ -288,7 +288,7 @@ class Search:
             each.prune()
             return
         view = RunView(each.run.view.path) if each.run is not None else each.child.record()
-        each.run = read_run(view, self.spec.metrics) if view is not None else None
+        each.run = read_trial(view, self.spec.metrics) if view is not None else None
         if each.run is None or self.spec.pruner == "none":
             return
         each.reported, each.is_pruned = self._report(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from assay.core.stacks import request_stacks
 from assay.formats import lease as leases
-from assay.jobs.job_process import is_suspended, members_of
+from assay.jobs.job_process import is_job_suspended, members_of
 from assay.query.standstill import standstill_of
 from assay.store.device_leases import LeaseHolder, RunningJob
 from assay.store.layout import RunFolder, find_project, run_folders
@@ -77,7 +77,7 @@ class StalledJobs:
         found = standstill_of(RunFolder(record)) if record is not None else None
         if found is not None:
             return Stall(found.text, found.pid, record)
-        if is_suspended(holder):
+        if is_job_suspended(holder):
             pid = next(pid for pid in members_of(holder.pid) if pid != holder.pid)
             return Stall(f"process {pid} is suspended (SIGSTOP)", pid, record)
         return None

@@ -90,7 +90,7 @@ def read_trials(
     """Return the trials of a sweep by number, from its records."""
     trials: dict[int, SearchTrial] = {}
     for row in _rows_of_sweep(project, sweep):
-        run = read_run(RunView(row.path), metrics)
+        run = read_trial(RunView(row.path), metrics)
         if run is not None:
             trial = trials.setdefault(run.number, SearchTrial(run.number))
             trial.runs[run.seed] = run  # the oldest first: the newest stays
@@ -103,7 +103,7 @@ def _rows_of_sweep(project: Project, sweep: str) -> list[RunRow]:
     return [row for row in open_catalog(project).select(asked).rows() if row is not None]
 
 
-def read_run(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | None:
+def read_trial(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | None:
     """Return a run as part of its trial; None for a damaged record."""
     try:
         first = view.file.attempts[0]

@@ -28,9 +28,9 @@ from assay.proof.differences import (
     depends_on_weights,
     evaluated_curves,
     first_in_traces,
-    moment,
     phase_of_curve,
     phase_of_part,
+    sort_key,
 )
 from assay.proof.step_range import StepRange
 from assay.query.run import RunView
@@ -116,13 +116,13 @@ def _earliest(traces: Alignment, others: list[Difference]) -> Alignment:
     A curve names no module; the first place that the traces name is then a note.
     """
     traced = traces.difference
-    earlier = [each for each in others if traced is None or moment(each) < moment(traced)]
+    earlier = [each for each in others if traced is None or sort_key(each) < sort_key(traced)]
     if not earlier:
         return traces
     notes = list(traces.notes)
     if traced is not None:
         notes.append(f"first difference of the traces: step {traced.step}, {traced.place}")
-    return replace(traces, difference=min(earlier, key=moment), kind="tensor", notes=notes)
+    return replace(traces, difference=min(earlier, key=sort_key), kind="tensor", notes=notes)
 
 
 def _compare_curves(

@@ -168,7 +168,7 @@ def first_in_traces(a: RunView, b: RunView) -> Alignment:
     ]
     if not alignments:
         return Alignment()
-    rank, first = min(alignments, key=lambda pair: (moment(pair[1].difference), pair[0]))
+    rank, first = min(alignments, key=lambda pair: (sort_key(pair[1].difference), pair[0]))
     first.compared = sum(each.compared for _, each in alignments)
     if len(alignments) > 1 and first.difference is not None:
         first.notes.append(f"first on rank {rank}")
@@ -200,7 +200,7 @@ def evaluated_curves(view: RunView) -> set[str]:
     return {name for fact in facts if isinstance(fact, Evaluated) for name in fact.metrics}
 
 
-def moment(difference: Difference | None) -> tuple[float, int, bool]:
+def sort_key(difference: Difference | None) -> tuple[float, int, bool]:
     """Return step, position of the phase in it, and of the curve; infinity for no difference."""
     if difference is None:
         return (float("inf"), 0, False)
@@ -240,7 +240,7 @@ def _in_curves(
                     left=repr(float(value)),
                     right=repr(float(other)),
                 )
-                first = min(filter(None, (first, found)), key=moment)
+                first = min(filter(None, (first, found)), key=sort_key)
                 equal.pop()
                 break
         add_evidence(traces, name, equal)

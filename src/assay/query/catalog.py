@@ -20,7 +20,7 @@ from assay.query.expression import ExpressionError, KnownNames, mentions, parse,
 from assay.query.groups import Grouping, RunGroup, count_values
 from assay.query.run_row import ARCHIVED, RunRow
 from assay.store.cells import in_order
-from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_of
+from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_in
 from assay.store.index import Index, Moment
 from assay.store.index_rows import IndexRow, Kind
 from assay.store.layout import Project, RunFolder
@@ -468,7 +468,7 @@ class Catalog:
                 if not self._match(None, moments, tests=True, hidden_label=""):
                     return []  # where no run is, none has any name
                 raise
-            named = {each.name or each.kind for each in fields_of(condition)}
+            named = {each.name or each.kind for each in fields_in(condition)}
         if asked.grep.strip():
             condition = _both(condition, mentions(asked.grep))
         if asked.since_ns:

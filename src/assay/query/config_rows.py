@@ -125,7 +125,7 @@ def _read_given(run: RunView) -> list[tuple[str, Table]]:
     for name, text in config_files(run).items():
         if Path(name).suffix == ".toml":
             try:
-                found.append((name, toml.read(text, name)))
+                found.append((name, toml.read_toml(text, name)))
             except AssayError:
                 continue
     return found

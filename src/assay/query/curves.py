@@ -155,7 +155,7 @@ class CurveReader:
         return found
 
 
-def draw(
+def draw_curves(
     runs: Mapping[str, Mapping[str, Series]],
     metrics: Iterable[str],
     view: CurveView,

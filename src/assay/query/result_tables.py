@@ -270,7 +270,7 @@ def follow_links(table: ResultTable, catalog: Catalog) -> ShownTable:
         for key, cell in row.cells.items()
         if isinstance(cell, Link)
     }
-    found = {place: follow(link, catalog) for place, link in links.items()}
+    found = {place: cell_behind(link, catalog) for place, link in links.items()}
     rows = []
     for row in table.rows:
         cells = []
@@ -288,7 +288,7 @@ def _show_text(text: str | None) -> ShownCell:
     return ShownCell() if text is None else ShownCell(text, "text", _number_of(text))
 
 
-def follow(link: Link, catalog: Catalog) -> ShownCell:
+def cell_behind(link: Link, catalog: Catalog) -> ShownCell:
     """Return what a link leads to now; a query or a value that is wrong leads to nothing."""
     seen = seen_text(link.seen)
     try:

@@ -24,7 +24,7 @@ from assay.formats import lease as leases
 from assay.formats import manifest as manifests
 from assay.formats import run_file
 from assay.formats.event_log import Edit, Timed, labels_of, read_edits, read_events
-from assay.formats.json_codec import from_plain, parse_numbers
+from assay.formats.json_codec import dataclass_from, parse_numbers
 from assay.formats.manifest import Checkpoint
 from assay.formats.run_file import (
     IMPORTED,
@@ -172,7 +172,7 @@ class RunView:
     def _config_as_saved(self) -> Table:
         source = str(self.folder.config_toml)
         return (
-            toml.read(self.config_text, source)
+            toml.read_toml(self.config_text, source)
             if self.config_text
             else Table({}, Origin(source=source))
         )
@@ -425,7 +425,7 @@ class RunView:
         for edit in self.edits:
             if edit.what == "verdict":
                 with contextlib.suppress(RecordError):  # of an assay that knows more
-                    found.append(from_plain(Verdict, edit.new))
+                    found.append(dataclass_from(Verdict, edit.new))
         return found
 
     @property

@@ -18,7 +18,7 @@ from assay.formats.trace_file import (
     Level,
     Phase,
     SiteKind,
-    read,
+    read_trace,
 )
 from assay.formats.verdict import Difference
 from assay.query.run import RunView
@@ -113,7 +113,7 @@ def steps_in(data: bytes, *, where: str = "trace", last: int | None = None) -> I
     """Yield the steps of one trace file up to `last`."""
     head: Head | None = None
     digests: list[Digest] = []
-    for found in read(data, where=where):
+    for found in read_trace(data, where=where):
         if isinstance(found, Head):
             head = found
         elif isinstance(found, Digest) and (last is None or found.step <= last):

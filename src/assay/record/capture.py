@@ -173,7 +173,7 @@ class Capture:
             os.close(source)
 
 
-def capture(path: Path, secrets: Iterable[str] = ()) -> Capture | None:
+def begin_capture(path: Path, secrets: Iterable[str] = ()) -> Capture | None:
     """Begin to keep what this process prints in `path`. None where that cannot or must not be.
 
     `secrets` are replaced in the file; secrets in variables and those that look like one are

@@ -11,7 +11,7 @@ from assay.core.directory import make_directory
 from assay.core.regular_file import read_bytes
 from assay.core.secrets.replacement import Secrets
 from assay.formats.json_codec import write_atomic
-from assay.record.redaction import kind_of
+from assay.record.redaction import content_kind
 from assay.store.layout import RunFolder
 
 MAX_BYTES = 64 << 20
@@ -41,7 +41,7 @@ def write_config(
     names = _kept_names(files)
     for name, content in files.items():
         path = folder.config_dir / names[name]
-        data = secrets.clean(content, kind_of(name)).encode("utf-8", "surrogateescape")
+        data = secrets.clean(content, content_kind(name)).encode("utf-8", "surrogateescape")
         if path.exists() and read_bytes(path, MAX_BYTES) != data:
             path = folder.config_dir / f"attempt-{attempt}" / names[name]
         make_directory(path.parent)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from assay.core.secrets.replacement import Secrets
-from assay.record.redaction import kind_of
+from assay.record.redaction import content_kind
 
 MAX_PATCH_BYTES = 5 << 20
 _MAX_ARGUMENTS = 500
@@ -117,7 +117,7 @@ def _without_secrets(patch: bytes, secrets: Secrets, left_out: list[str]) -> byt
     kept = []
     for part in _FILE.split(patch.decode("utf-8", "surrogateescape")):
         name = part.partition("\n")[0].split(" b/", 1)[-1]
-        clean, count = secrets.clean_and_count(part, kind_of(name))
+        clean, count = secrets.clean_and_count(part, content_kind(name))
         if count and not _still_applies(part, clean):
             left_out.append(f"{name} in dirty.patch (may hold secrets)")
             continue

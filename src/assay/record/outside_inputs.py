@@ -17,7 +17,7 @@ from pathlib import Path
 
 from assay.record.environment import VARIABLES
 from assay.record.recorder import RunRecorder
-from assay.record.snapshot import is_secret
+from assay.record.snapshot import is_secret_file
 from assay.store.layout import Project
 
 _TEXT = re.compile(r"""["']([^"'\n\\]{1,200})["']""")
@@ -156,7 +156,7 @@ class OutsideInputs:
     def _is_input(self, path: str) -> bool:
         is_written = path.startswith(self._written + os.sep)
         name = os.path.basename(path)
-        return not is_written and not name.endswith((".py", ".pyc")) and not is_secret(name)
+        return not is_written and not name.endswith((".py", ".pyc")) and not is_secret_file(name)
 
     def _is_data_folder(self, path: str, *, is_declared: bool) -> bool:
         holds_project = (self._root + os.sep).startswith(path + os.sep)

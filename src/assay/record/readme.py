@@ -52,7 +52,7 @@ def refresh(path: Path, run: RunFile) -> None:
             write_atomic(path, fresh, durable=False)
 
 
-def revision_of(desc: str) -> str:
+def readme_revision(desc: str) -> str:
     """Return a short digest of a description: whoever changes it says which one they have seen."""
     return hashlib.sha256(desc.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -73,7 +73,7 @@ def write_description(path: Path, title: str, text: str, *, revision: str = "") 
         except FileNotFoundError:
             page = b""
         before = read_description(page.decode("utf-8", "replace"))
-        if revision and revision != revision_of(before):
+        if revision and revision != readme_revision(before):
             raise ConflictError(
                 "The description was changed meanwhile.",
                 fix="take over what is new, then save again",

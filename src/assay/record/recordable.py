@@ -12,7 +12,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, Sim
 from typing import Any, NoReturn
 
 from assay.core.errors import InputError, RecordError
-from assay.core.facts import check_name
+from assay.core.facts import check_metric_name
 
 MAX_DEPTH = 50
 MAX_ITEMS = 10_000
@@ -45,7 +45,7 @@ def numbers_of(values: Any) -> dict[str, float]:
     for name, value in values.items():
         if not isinstance(name, str):
             raise RecordError(f"A metric's name must be text, not {name_value(name)}.")
-        check_name(name)
+        check_metric_name(name)
         try:
             if isinstance(value, str | bytes | bytearray):
                 raise TypeError("text is no number")

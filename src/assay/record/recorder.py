@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
-from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, check_name
+from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, check_metric_name
 from assay.core.ports import MediaKeeper
 from assay.core.regular_file import read_bytes
 from assay.core.secrets.replacement import Secrets
@@ -25,7 +25,7 @@ from assay.formats.json_codec import sync_file, write_atomic, write_json
 from assay.formats.run_file import Best, RunFile, Summary
 from assay.record import logfile, readme
 from assay.record.background import BackgroundWork
-from assay.record.capture import Capture, capture
+from assay.record.capture import Capture, begin_capture
 from assay.record.config_files import MAX_BYTES
 from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
@@ -133,7 +133,7 @@ class RunRecorder(MediaKeeper):
     ) -> None:
         """Tell that the attempt began, with the `problem` of its code; capture its output."""
         if keep_output:
-            self._capture = capture(self.folder.output, self.secrets.values)
+            self._capture = begin_capture(self.folder.output, self.secrets.values)
         self.tell(fact)
         if problem:
             self._trouble(problem)
@@ -180,7 +180,7 @@ class RunRecorder(MediaKeeper):
         """Make metric `name` the x axis of the metrics that are logged together with it."""
         self._refuse_if_over()
         check_text(name, "the name of an axis")
-        check_name(name)
+        check_metric_name(name)
         self._metrics.axis(name)
 
     def listen(self, listener: Listener) -> None:

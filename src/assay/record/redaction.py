@@ -27,7 +27,7 @@ _OF_WORDS = frozenset({"", ".bib", ".html", ".md", ".rst", ".tex", ".txt"})
 # fmt: on
 
 
-def kind_of(name: str) -> Kind:
+def content_kind(name: str) -> Kind:
     """Return how the file of this name writes values.
 
     >>> kind_of("conf/db.yaml"), kind_of("README.md"), kind_of("train.py")
@@ -60,7 +60,7 @@ def clean_code(code: Code, blobs: Blobs, secrets: Secrets) -> Code:
 
 def clean_file(path: Path, secrets: Secrets) -> None:
     """Replace known secrets in a file of lines of any size; leave a file without one alone."""
-    numbers = kind_of(path.name) != "data"
+    numbers = content_kind(path.name) != "data"
     try:
         with path.open("rb") as file:
             if all(secrets.without_known(line, numbers=numbers) == line for line in file):

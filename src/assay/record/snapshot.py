@@ -32,7 +32,7 @@ from assay.core.secrets.texts import edition
 from assay.formats.json_codec import write_atomic
 from assay.formats.run_file import Code
 from assay.record.git_patch import dirty_patch
-from assay.record.redaction import kind_of
+from assay.record.redaction import content_kind
 from assay.store.code_trees import CodeFile, put_tree, write_tree
 
 MAX_FILE_BYTES = 5 << 20
@@ -203,7 +203,7 @@ def _follow_link(
     return found
 
 
-def is_secret(name: str) -> bool:
+def is_secret_file(name: str) -> bool:
     """Return whether a file of this name is never kept, wherever it lies.
 
     >>> names = (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")
@@ -232,9 +232,9 @@ def _below(folder: Path | None, root: Path) -> tuple[str, ...]:
 def _fits(path: Path) -> bool:
     """Return whether a changed file may be in the patch; a deleted one always may."""
     try:
-        return not is_secret(path.name) and path.stat().st_size <= MAX_FILE_BYTES
+        return not is_secret_file(path.name) and path.stat().st_size <= MAX_FILE_BYTES
     except OSError:
-        return not is_secret(path.name)
+        return not is_secret_file(path.name)
 
 
 class _Keeper:
@@ -254,7 +254,7 @@ class _Keeper:
     def keep(self, found: _Found) -> None:
         """Keep a file that looks like code; a link waits for `follow_links`."""
         base = os.path.basename(found.name)
-        if is_secret(base):
+        if is_secret_file(base):
             self.left_out.append(f"{found.name} (may hold secrets)")
             return
         # The name of a folder has no suffix, and a link may lead to one.
@@ -329,7 +329,9 @@ class _Keeper:
         with open(found.path, "rb", opener=_no_link) as file:
             data = file.read()
         text = data.decode("utf-8", "surrogateescape")
-        clean, count = self.secrets.clean_and_count(text, kind_of(os.path.basename(found.name)))
+        clean, count = self.secrets.clean_and_count(
+            text, content_kind(os.path.basename(found.name))
+        )
         return (clean.encode("utf-8", "surrogateescape"), count) if count else (data, 0)
 
     def _add(self, found: _Found, status: os.stat_result, digest: str) -> None:

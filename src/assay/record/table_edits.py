@@ -24,11 +24,11 @@ from assay.store.tables import (
     TableColumn,
     TableEdit,
     TableRow,
-    check_name,
+    check_table_name,
     history_file,
     read_table,
-    revision_of,
     table_file,
+    table_revision,
     write_table,
 )
 
@@ -64,7 +64,7 @@ def create(
     project: Project, name: str, *, title: str = "", columns: Sequence[str] = ()
 ) -> ResultTable:
     """Make a table. InputError when there is one of that name."""
-    table = ResultTable(name=check_name(name), title=title or name)
+    table = ResultTable(name=check_table_name(name), title=title or name)
     for each in columns:
         table = _with_column(table, each)[0]
     with _alone(project, name):
@@ -82,7 +82,7 @@ def change(project: Project, name: str, *changes: TableChange, revision: str = "
     """
     with _alone(project, name):
         table = _read(project, name)
-        if revision and revision != revision_of(project, name):
+        if revision and revision != table_revision(project, name):
             raise ConflictError(
                 "The table was changed meanwhile.", fix="look at what is new, then try again"
             )

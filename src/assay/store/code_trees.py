@@ -10,7 +10,7 @@ from pathlib import Path
 from assay.core.errors import InputError, RecordError
 from assay.core.formatting import size
 from assay.core.ports import Blobs
-from assay.formats.json_codec import dumps, from_plain, parse_json
+from assay.formats.json_codec import dataclass_from, dumps, parse_json
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project, refusal
 from assay.store.safe_path import safe_path
@@ -53,7 +53,7 @@ def read_tree(blobs: Blobs, digest: str) -> dict[str, CodeFile]:
         data = parse_json(blobs.get(digest).decode("utf-8", "surrogateescape"))
     except ValueError as error:
         raise RecordError(f"The code snapshot {digest[:12]} is no tree.") from error
-    tree = from_plain(Tree, data)
+    tree = dataclass_from(Tree, data)
     if tree.format > FORMAT:
         raise RecordError(
             f"The code snapshot {digest[:12]} has format {tree.format}; this assay knows {FORMAT}.",

@@ -209,14 +209,14 @@ def _chain(condition: Condition, kind: type[Both | Either]) -> Iterator[Conditio
         yield condition
 
 
-def fields_of(condition: Condition) -> Iterator[Field]:
+def fields_in(condition: Condition) -> Iterator[Field]:
     """Every field that a condition looks at."""
     match condition:
         case Both(left, right) | Either(left, right):
-            yield from fields_of(left)
-            yield from fields_of(right)
+            yield from fields_in(left)
+            yield from fields_in(right)
         case Not(inner):
-            yield from fields_of(inner)
+            yield from fields_in(inner)
         case Has(field) | FieldComparison(field) | OneOf(field):
             yield field
         case Mentions():

@@ -8,7 +8,7 @@ from typing import Literal
 
 from assay.core.errors import RecordError
 from assay.formats.event_log import read_lines
-from assay.formats.json_codec import from_plain
+from assay.formats.json_codec import dataclass_from
 from assay.store.layout import RunFolder
 
 FileEvent = Literal["created", "changed", "deleted", "kept"]
@@ -37,7 +37,7 @@ def file_changes(folder: RunFolder) -> Iterator[FileChange]:
         return
     for data in lines.objects:
         try:
-            yield from_plain(FileChange, data)
+            yield dataclass_from(FileChange, data)
         except RecordError:
             continue
 

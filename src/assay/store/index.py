@@ -27,9 +27,9 @@ from assay.store.index_database import (
     delete_file,
     index_file,
     is_damage,
-    names_in,
     open_database,
     read_states,
+    select_names,
     write_runs,
 )
 from assay.store.index_rows import IndexRow, Kind, storable
@@ -325,7 +325,7 @@ class Index:
     def metric_names(self, folders: Sequence[str] | None = None) -> list[str]:
         """Return every metric that any run, or any of these runs, has, in alphabetical order."""
         with self.ask() as database:
-            query = names_in("metrics")
+            query = select_names("metrics")
             if folders is not None:
                 _fill_page(database, folders)
                 query = (
@@ -337,7 +337,7 @@ class Index:
     def item_names(self, kind: Kind) -> list[str]:
         """Return every name that any run has something of this kind under."""
         with self.ask() as database:
-            query = names_in("items", "kind = :kind")
+            query = select_names("items", "kind = :kind")
             return [name for (name,) in database.execute(query, {"kind": kind})]
 
     @_renew_damaged
@@ -352,7 +352,7 @@ class Index:
                 "SELECT folder, value FROM wanted CROSS JOIN items USING (folder) "
                 "WHERE kind = ? AND name = ?"
             )
-            names = database.execute(names_in("items", "kind = :kind"), {"kind": kind})
+            names = database.execute(select_names("items", "kind = :kind"), {"kind": kind})
             for (name,) in names.fetchall():
                 for folder, value in database.execute(query, (kind, name)):
                     found[folder][name] = from_cell(value)

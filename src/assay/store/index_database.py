@@ -34,7 +34,7 @@ def index_file(project: Project) -> Path:
     return user_cache_path("assay", appauthor=False) / "index" / f"{digest}.sqlite"
 
 
-def names_in(table: str, where: str = "1") -> str:
+def select_names(table: str, where: str = "1") -> str:
     """Return SQL for the distinct names of a table whose key begins with the name.
 
     SELECT DISTINCT reads every entry of the key; this jumps from name to name, and there are few of
@@ -171,7 +171,7 @@ def _delete_items(database: sqlite3.Connection, folders: Sequence[str]) -> None:
     names = [
         (kind, name)
         for kind in get_args(Kind)
-        for (name,) in database.execute(names_in("items", "kind = :kind"), {"kind": kind})
+        for (name,) in database.execute(select_names("items", "kind = :kind"), {"kind": kind})
     ]
     database.executemany(
         "DELETE FROM items WHERE kind = ? AND name = ? AND folder = ?",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from assay.formats.event_log import Edit
-from assay.formats.json_codec import from_plain
+from assay.formats.json_codec import dataclass_from
 from assay.formats.run_file import Summary
 from assay.store.cells import Cell
 
@@ -56,7 +56,7 @@ class IndexRow(NamedTuple):
     def summaries(self) -> dict[str, Summary]:
         """Last, smallest, largest value of each metric; of an open run as far as it has come."""
         return {
-            name: from_plain(Summary, data)
+            name: dataclass_from(Summary, data)
             for name, data in json.loads(self.summaries_json).items()
         }
 
@@ -64,7 +64,7 @@ class IndexRow(NamedTuple):
     def edits(self) -> list[Edit]:
         """Edits of people after the fact, in order."""
         return (
-            [from_plain(Edit, data) for data in json.loads(self.edits_json)]
+            [dataclass_from(Edit, data) for data in json.loads(self.edits_json)]
             if self.edits_json
             else []
         )

@@ -42,7 +42,7 @@ from assay.store.job_tables import (
     SCHEMA,
     STATUS_COLUMNS,
     TABLES,
-    job_of,
+    job_from_row,
 )
 
 QUEUE_DIR_VARIABLE = "ASSAY_QUEUE_DIR"
@@ -290,7 +290,7 @@ class JobJournal:
                 f"SELECT place, cancel, started_boot_ns, id, spec, {STATUS_COLUMNS} FROM jobs"
                 " WHERE state = 'running'"
             ).fetchall()
-        found = [(row, job_of(row[3:])) for row in rows]
+        found = [(row, job_from_row(row[3:])) for row in rows]
         return [
             RunningJob(
                 job=job,
@@ -444,7 +444,7 @@ class JobJournal:
             rows = self._database.execute(
                 f"SELECT id, spec, {STATUS_COLUMNS} FROM jobs {clauses}", values
             ).fetchall()
-        return [job_of(row) for row in rows]
+        return [job_from_row(row) for row in rows]
 
     def _make_tables(self) -> None:
         with self._transaction() as database:

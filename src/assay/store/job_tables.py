@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from assay.core.job import Job, JobSpec, JobStatus, boot_ns
-from assay.formats.json_codec import from_plain
+from assay.formats.json_codec import dataclass_from
 from assay.formats.lease import this_place
 
 SCHEMA = 2
@@ -51,7 +51,7 @@ LOST = (
 HAS_LOST = f"EXISTS (SELECT 1 FROM jobs WHERE state = 'waiting' AND id IN ({LOST}))"
 
 
-def job_of(row: Sequence[Any]) -> Job:
+def job_from_row(row: Sequence[Any]) -> Job:
     """Return the job of a row: id, spec, and `STATUS_COLUMNS`."""
     number, spec, state, attempt, devices, *rest = row
     pid, start, created, started, ended, code, signal, failure, reason, run, seconds, *boot = rest
@@ -82,4 +82,4 @@ def _seconds_so_far(place: str, started_boot_ns: int) -> float | None:
 @lru_cache(maxsize=1024)
 def spec_of(text: str) -> JobSpec:
     """Return the spec of a row; a dispatcher reads those of waiting jobs again and again."""
-    return from_plain(JobSpec, json.loads(text))
+    return dataclass_from(JobSpec, json.loads(text))

@@ -36,7 +36,7 @@ from assay.core.regular_file import hollowness, open_regular
 from assay.core.terminal import visible
 from assay.formats import lease as leases
 from assay.formats import run_file
-from assay.formats.json_codec import dumps, from_plain, parse_json
+from assay.formats.json_codec import dataclass_from, dumps, parse_json
 from assay.formats.run_file import RunFile
 from assay.store.code_trees import code_blobs
 from assay.store.layout import Project, RunFolder, make_project, refusal, why_not_of_record
@@ -44,7 +44,7 @@ from assay.store.referenced_blobs import (
     NAMING_FILES,
     digests_in,
     digests_in_tree,
-    follow,
+    follow_blobs,
     named_digests,
     reachable,
 )
@@ -91,7 +91,7 @@ class Pack:
         return sum(file.size_bytes for file in self.files.values())
 
 
-def pack(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
+def pack_run(folder: RunFolder, blobs: Blobs, to: Path) -> Pack:
     """Write an ended run with its code into the new file `to`, with the folder's permissions."""
     run = _ended_run(folder)
     try:
@@ -183,7 +183,7 @@ def check(file: Path) -> Pack:
                 named.update(digests_in(content))
                 run = content if rest == run_file.FILE_NAME else run
         _refuse_another_run(file, run, found)
-        unnamed = named_by.keys() - follow(named, named_by.get)
+        unnamed = named_by.keys() - follow_blobs(named, named_by.get)
         if unnamed:
             raise RecordError(
                 f"The pack holds code that its run does not name: {min(unnamed)}.", where=str(file)
@@ -204,7 +204,7 @@ def _refuse_another_run(file: Path, run: bytes, pack: Pack) -> None:
         raise RecordError("The run in the pack is another one than the pack says.", where=str(file))
 
 
-def unpack(file: Path, project: Project) -> RunFolder:
+def unpack_run(file: Path, project: Project) -> RunFolder:
     """Unpack a run into `project` and its code into the store; all of it or nothing.
 
     The whole pack is checked before anything is written. RecordError for one that is damaged, or
@@ -297,7 +297,7 @@ class _Packed:
                 raise RecordError(
                     f"The pack has format {data['format']}; this assay knows {FORMAT}.", fix=fix
                 )
-            found = from_plain(Pack, data)
+            found = dataclass_from(Pack, data)
         except (ValueError, AttributeError, TypeError) as error:
             raise RecordError(
                 f"The list of the pack cannot be read: {error}", where=str(self._file)

@@ -60,7 +60,7 @@ def read_marks(project: Project, *, file: Path | None = None) -> Marks:
     return marks if marks is not None else Marks(until_ns=time.time_ns() - NEW_DAYS * _DAY_NS)
 
 
-def mark(
+def mark_read(
     project: Project,
     messages: Iterable[tuple[str, int]],
     *,

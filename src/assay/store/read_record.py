@@ -41,7 +41,7 @@ def read_record(
     row whose `error` says why.
     """
     readme_mtime_ns = mtime_ns_of(folder.readme)
-    edits_size = size_of(folder.edits)
+    edits_size = file_size(folder.edits)
     metrics_mtime_ns = mtime_ns_of(folder.metrics)
     run, error = run_in(folder)
     if error and no_folder(folder):
@@ -202,7 +202,7 @@ def mtime_ns_of(path: Path | str) -> int:
         return 0
 
 
-def size_of(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return the size in bytes, 0 when nothing is there."""
     try:
         return os.lstat(path).st_size

@@ -36,10 +36,14 @@ def named_digests(folder: RunFolder) -> set[str]:
 
 def reachable(digests: Iterable[str], blobs: Blobs) -> set[str]:
     """Of `digests` those that are kept, with all that the trees among them name."""
-    return follow(digests, lambda digest: _of_tree(blobs, digest) if digest in blobs else None)
+    return follow_blobs(
+        digests, lambda digest: _of_tree(blobs, digest) if digest in blobs else None
+    )
 
 
-def follow(digests: Iterable[str], named_by: Callable[[str], Iterable[str] | None]) -> set[str]:
+def follow_blobs(
+    digests: Iterable[str], named_by: Callable[[str], Iterable[str] | None]
+) -> set[str]:
     """Return `digests` and all that they lead to; `named_by` is None for what is not kept."""
     found: set[str] = set()
     todo = list(digests)

@@ -26,7 +26,7 @@ from assay.store.index_database import (
 )
 from assay.store.index_rows import ChangedRun, Grown, IndexedState
 from assay.store.layout import Project, RunFolder, no_folder, scan_runs
-from assay.store.read_record import last_step, live_summaries, mtime_ns_of, read_record, size_of
+from assay.store.read_record import file_size, last_step, live_summaries, mtime_ns_of, read_record
 
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read
 # again next time.
@@ -183,7 +183,7 @@ def _current(
 
 def _edits_grew(folder: RunFolder, old: IndexedState) -> bool:
     """A line added to a file changes no folder. The first edit makes the file, and that does."""
-    return bool(old.edits_size) and size_of(folder.edits) != old.edits_size
+    return bool(old.edits_size) and file_size(folder.edits) != old.edits_size
 
 
 def _rewritten(folder: str, readme_mtime_ns: int | None) -> bool:

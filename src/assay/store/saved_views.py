@@ -13,9 +13,9 @@ import tomli_w
 
 from assay.core.errors import InputError, RecordError, choose
 from assay.core.regular_file import read_bytes
-from assay.formats.json_codec import from_plain, to_plain, write_atomic
+from assay.formats.json_codec import dataclass_from, to_plain, write_atomic
 from assay.store.layout import Project, refusal, shared_folder
-from assay.store.tables import check_name
+from assay.store.tables import check_table_name
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
@@ -61,7 +61,7 @@ def view_names(project: Project) -> list[str]:
 
 def read_view(project: Project, name: str) -> SavedView:
     """Return a view. InputError when there is none, RecordError when it is damaged."""
-    path = _folder(project) / f"{check_name(name)}.toml"
+    path = _folder(project) / f"{check_table_name(name)}.toml"
     try:
         data = read_bytes(path, MAX_BYTES)
     except FileNotFoundError:
@@ -77,12 +77,12 @@ def read_view(project: Project, name: str) -> SavedView:
     except (ValueError, RecursionError) as error:
         raise RecordError(f"The view {name} is no TOML: {error}", where=str(path)) from error
     found.pop("format", None)
-    return from_plain(SavedView, {**found, "name": name}, where=f"the view {name}")
+    return dataclass_from(SavedView, {**found, "name": name}, where=f"the view {name}")
 
 
 def write_view(project: Project, view: SavedView) -> None:
     """Save a view in place of one of its name; InputError or RecordError when impossible."""
-    path = shared_folder(project, "views") / f"{check_name(view.name)}.toml"
+    path = shared_folder(project, "views") / f"{check_table_name(view.name)}.toml"
     data = {
         key: value
         for key, value in to_plain(view).items()

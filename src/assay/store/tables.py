@@ -22,7 +22,7 @@ import tomli_w
 from assay.core.errors import InputError, RecordError
 from assay.core.formatting import size
 from assay.core.regular_file import read_bytes
-from assay.formats.json_codec import from_plain, to_plain, write_atomic
+from assay.formats.json_codec import dataclass_from, to_plain, write_atomic
 from assay.store.layout import Project, refusal, shared_folder
 
 FORMAT = 1
@@ -102,7 +102,7 @@ class TableEdit:
     at_ns: int = 0
 
 
-def check_name(name: str) -> str:
+def check_table_name(name: str) -> str:
     """Return the name of a table or a view if a file may have it; else InputError."""
     if not _NAME.fullmatch(name):
         fix = "letters, digits, - and _, at most 64, the first one a letter or a digit"
@@ -115,11 +115,11 @@ def tables_dir(project: Project) -> Path:
 
 
 def table_file(project: Project, name: str) -> Path:
-    return tables_dir(project) / f"{check_name(name)}.toml"
+    return tables_dir(project) / f"{check_table_name(name)}.toml"
 
 
 def history_file(project: Project, name: str) -> Path:
-    return tables_dir(project) / f"{check_name(name)}.history.jsonl"
+    return tables_dir(project) / f"{check_table_name(name)}.history.jsonl"
 
 
 def table_names(project: Project) -> list[str]:
@@ -150,7 +150,7 @@ def read_table(project: Project, name: str) -> ResultTable:
     return parse_table(name, data, where=str(path))
 
 
-def revision_of(project: Project, name: str) -> str:
+def table_revision(project: Project, name: str) -> str:
     """Return a digest of the table's file; FileNotFoundError when there is none."""
     # Not its time, which two edits within a tick of the kernel share.
     return blake2b(read_bytes(table_file(project, name), MAX_BYTES), digest_size=16).hexdigest()
@@ -173,14 +173,14 @@ def parse_table(name: str, data: bytes, *, where: str) -> ResultTable:
         for key, cell in cells.items() if isinstance(cells, dict) else ():
             if isinstance(cell, int | float) and not isinstance(cell, bool):
                 cells[key] = repr(cell)  # written by hand, without quotes
-    table = from_plain(ResultTable, {**found, "name": name}, where=f"the table {name}")
+    table = dataclass_from(ResultTable, {**found, "name": name}, where=f"the table {name}")
     _check(table, where)
     return table
 
 
 def write_table(project: Project, table: ResultTable) -> None:
     """Replace the file of a table. InputError or RecordError when it cannot be written."""
-    path = shared_folder(project, "tables") / f"{check_name(table.name)}.toml"
+    path = shared_folder(project, "tables") / f"{check_table_name(table.name)}.toml"
     _check(table, str(path))
     data = {"format": FORMAT, **_without_nothing(to_plain(table))}
     data.pop("name")
@@ -203,7 +203,7 @@ def read_history(project: Project, name: str) -> Iterator[TableEdit]:
         return
     for line in lines:
         try:
-            yield from_plain(TableEdit, json.loads(line))
+            yield dataclass_from(TableEdit, json.loads(line))
         except (ValueError, RecordError, RecursionError):
             continue
 

@@ -41,7 +41,7 @@ def trash_dir(project: Project) -> Path:
     return project.runs_dir / TRASH
 
 
-def remove(folder: RunFolder) -> Path:
+def remove_run(folder: RunFolder) -> Path:
     """Take a run out of the lists; its files stay until `clean`. InputError while it is written.
 
     Of a link in the place of a run's folder the link goes, and what it leads to stays as it is.

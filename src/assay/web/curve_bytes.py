@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from assay.query.curves import Curve
 
 
-def pack(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
+def pack_curves(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
     """Return the bytes of these curves; `facts` stand beside them in the head."""
     # Metrics that are logged together have one array of x between them.
     first_with: dict[int, int] = {}

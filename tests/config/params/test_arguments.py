@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay import BaseParams, Params
-from assay.config.params.coercion import parse
+from assay.config.params.coercion import parse_literal
 from assay.core.errors import ConfigError
 
 
@@ -283,8 +283,8 @@ def test_a_number_stays_text_where_text_is_wanted(number: float) -> None:
 
 
 def test_deep_nesting_stays_text() -> None:
-    assert parse("(" * 100_000) == "(" * 100_000
-    assert parse("[" * 10_000 + "]" * 10_000).startswith("[[")
+    assert parse_literal("(" * 100_000) == "(" * 100_000
+    assert parse_literal("[" * 10_000 + "]" * 10_000).startswith("[[")
 
 
 def test_a_declared_table_without_a_default_is_made_by_what_is_given_inside() -> None:

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.sources.toml import read, read_all, value_in
+from assay.config.sources.toml import read_all, read_toml, value_in
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, plain, same, walk
 from assay.core.diagnostics import Origin
 from assay.core.errors import ConfigError
@@ -208,7 +208,7 @@ def sliced(text: str, origin: Origin) -> str:
 
 
 def check_every_place(text: str) -> None:
-    root = read(text, "<test>", excerpt=True)
+    root = read_toml(text, "<test>", excerpt=True)
     bare = text.removeprefix("\ufeff")
     assert same(root, from_plain(reference.loads(bare), Origin(source="<test>")))
     for path, node in walk(root):
@@ -276,7 +276,7 @@ def place(node: Node | None) -> tuple[int, int, int, int]:
 
 def test_positions_count_lines_and_code_points_from_one() -> None:
     text = '\ufeff# größe\r\n"语" = "é"\r\n[a.b]\r\nlist = [\r\n  1, 2.5, # no\r\n  { x = \'y\' } ]\r\n'
-    root = read(text, "<test>", excerpt=True)
+    root = read_toml(text, "<test>", excerpt=True)
 
     assert place(get_at(root, ("语",))) == (2, 7, 2, 10)
     assert place(get_at(root, ("a",))) == (3, 2, 3, 3)
@@ -288,7 +288,7 @@ def test_positions_count_lines_and_code_points_from_one() -> None:
 
 def test_arrays_of_tables_inside_arrays_of_tables_keep_their_rows() -> None:
     text = "[[a]]\nx = 1\n[[a.b]]\ny = 2\n[[a.b]]\ny = 3\n[[a]]\n[[a.b]]\ny = 4\n[a.c]\nz = 5\n"
-    root = read(text, "<test>", excerpt=True)
+    root = read_toml(text, "<test>", excerpt=True)
 
     assert plain(root) == {
         "a": [{"x": 1, "b": [{"y": 2}, {"y": 3}]}, {"b": [{"y": 4}], "c": {"z": 5}}]
@@ -298,11 +298,11 @@ def test_arrays_of_tables_inside_arrays_of_tables_keep_their_rows() -> None:
 
 
 def test_the_word_for_none_is_none() -> None:
-    assert plain(read('a = "@none"\nb = "@@none"\n', "<test>")) == {"a": None, "b": "@@none"}
+    assert plain(read_toml('a = "@none"\nb = "@@none"\n', "<test>")) == {"a": None, "b": "@@none"}
 
 
 def test_toml_1_1_is_read_on_every_python() -> None:
-    root = read(
+    root = read_toml(
         'a = {\n  x = 1, # one\n  y.z = [2],\n}\nb = 07:32\nc = 2020-01-02 07:32Z\nd = "\\e[1m\\x41"\n',
         "<test>",
     )
@@ -378,7 +378,7 @@ def test_all_that_could_be_read_is_there_beside_the_mistakes() -> None:
 
 def test_read_raises_with_every_mistake() -> None:
     with pytest.raises(ConfigError) as caught:
-        read("a = x\nb = y\n", "<test>", excerpt=True)
+        read_toml("a = x\nb = y\n", "<test>", excerpt=True)
 
     assert [problem.origin.line for problem in caught.value.problems] == [1, 2]
 
@@ -433,7 +433,7 @@ def test_absurd_nesting_is_refused_with_its_place(text: str) -> None:
 
 
 def test_two_hundred_levels_are_fine() -> None:
-    root = read("a = " + "[" * 199 + "]" * 199, "<test>")
+    root = read_toml("a = " + "[" * 199 + "]" * 199, "<test>")
 
     assert max(len(path) for path, _ in walk(root)) == 199
 
@@ -485,7 +485,7 @@ def test_hostile_repetition_ends(piece: str) -> None:
 
 
 def test_times_and_dates_keep_their_kind() -> None:
-    root = read(
+    root = read_toml(
         "a = 2020-01-02\nb = 03:04:05\nc = 2020-01-02 03:04:05Z # x\nd = 2020-01-02 # y\n", "<test>"
     )
 

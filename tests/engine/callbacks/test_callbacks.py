@@ -42,7 +42,7 @@ from assay.engine import (
 from assay.engine.callbacks.batch_digest import BatchDigest
 from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.debug_lines import CompileReport
-from assay.engine.loop.engine_state import capture, restore, unlike
+from assay.engine.loop.engine_state import capture_state, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
 Make = Callable[[Path], Any]
@@ -110,7 +110,7 @@ def trained(
     runs.on("step_end")(lambda state: seen.append(state.batch[0].clone()))
     random.seed(1), np.random.seed(1)
     runs.run()
-    parts = capture(runs)
+    parts = capture_state(runs)
     return (
         runs,
         [parts["model"], parts["optimizer"], seen, random.random(), float(np.random.rand())],
@@ -163,7 +163,7 @@ def test_a_state_that_was_loaded_is_the_state_that_is_asked_for_before_the_run_g
 ) -> None:
     make = (OBSERVERS | CHANGERS)[name]
     runs, _, _ = trained(tmp_path, make)
-    parts = capture(runs)
+    parts = capture_state(runs)
     model = hard_net()
     again = engine(
         supervised(model, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01)), epochs=4

@@ -25,8 +25,8 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.checkpoint.folder import load
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.checkpoint.folder import load_parts
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import engine, hard_net, net, same_bits
 
 
@@ -122,14 +122,14 @@ def test_a_run_that_goes_on_before_or_after_a_change_ends_with_the_same_bits(
     alone.run()
     whole, recorder = changed(*CHANGES[name](), folder=tmp_path, schedule=schedule)
     whole.run()
-    assert not same_bits(capture(whole)["model"], capture(alone)["model"])
+    assert not same_bits(capture_state(whole)["model"], capture_state(alone)["model"])
 
     for step in range(1, 6):
         resumed, again = changed(*CHANGES[name](), schedule=schedule)
-        restore(resumed, load(tmp_path / f"step-{step:09d}"))
+        restore(resumed, load_parts(tmp_path / f"step-{step:09d}"))
         resumed.run()
 
-        assert same_bits(capture(resumed), capture(whole)), step
+        assert same_bits(capture_state(resumed), capture_state(whole)), step
         assert told(again) == [fact for fact in told(recorder) if fact.step >= step]
 
 

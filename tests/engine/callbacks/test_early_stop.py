@@ -13,8 +13,8 @@ from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import EarlyStop, Engine, Evaluate, Save, Saver
-from assay.engine.checkpoint.folder import load
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.checkpoint.folder import load_parts
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import engine, loader, same_bits, supervised
 
 
@@ -106,11 +106,11 @@ def test_a_run_that_goes_on_stops_where_it_would_have_stopped(step: int, tmp_pat
     resumed, recorder = watched(
         VALUES, EarlyStop("valid/acc", "max", patience=3), folder=tmp_path / "resumed"
     )
-    restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
+    restore(resumed, load_parts(tmp_path / "whole" / f"step-{step:09d}"))
     resumed.run()
 
     assert resumed.state.stop.reason == whole.state.stop.reason
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     told = [fact.message for fact in recorder.facts if isinstance(fact, Warned)]
     assert not [message for message in told if "metric acc.step" not in message]  # it is scripted
 
@@ -120,7 +120,7 @@ def test_more_patience_lets_a_stopped_run_go_on(tmp_path: Path) -> None:
     whole.run()
 
     resumed, _ = watched(VALUES, EarlyStop("valid/acc", "max", patience=5))
-    restore(resumed, load(tmp_path / "step-000000005"))
+    restore(resumed, load_parts(tmp_path / "step-000000005"))
 
     assert resumed.run().step == 7
     assert not resumed.state.stop.reason
@@ -132,7 +132,7 @@ def test_what_was_seen_of_another_metric_does_not_count(tmp_path: Path) -> None:
     other = EarlyStop("valid/loss", "min", patience=3)
     resumed, _ = watched(VALUES, other)
 
-    restore(resumed, load(tmp_path / "step-000000005"))
+    restore(resumed, load_parts(tmp_path / "step-000000005"))
 
     assert (other.best, other.waited) == (None, 0)
 
@@ -143,8 +143,8 @@ def test_a_checkpoint_without_its_state_is_told_and_one_with_too_much_as_well() 
     resumed, recorder = watched(VALUES, EarlyStop("valid/acc", "max"))
     other = engine(recorder=MemoryRecorder())
 
-    restore(resumed, {**capture(bare)})
-    restore(other, capture(plain))
+    restore(resumed, {**capture_state(bare)})
+    restore(other, capture_state(plain))
 
     (fact,) = recorder.facts
     assert isinstance(fact, Warned) and "EarlyStop, which begins anew" in fact.message
@@ -157,7 +157,7 @@ def test_two_of_them_are_kept_apart() -> None:
     second = EarlyStop("valid/loss", "min")
     runs.bus.extend(second.handlers())
 
-    parts = capture(runs)
+    parts = capture_state(runs)
 
     assert (parts["EarlyStop"]["metric"], parts["EarlyStop.2"]["metric"]) == (
         "valid/acc",

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import EMA, Engine, Evaluate, Loader, Save, Saver, evaluate
 from assay.engine.callbacks.ema import evaluated_weights
-from assay.engine.checkpoint.folder import load
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.checkpoint.folder import load_parts
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.numerics import private_torch
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised
 
@@ -118,12 +118,13 @@ def test_it_goes_on_exactly_from_a_checkpoint(step: int, tmp_path: Path) -> None
 
     whole, resumed = saved(tmp_path / "whole"), saved(tmp_path / "resumed")
     whole.run()
-    restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
+    restore(resumed, load_parts(tmp_path / "whole" / f"step-{step:09d}"))
     resumed.run()
 
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     assert same_bits(
-        load(tmp_path / "resumed" / "step-000000006"), load(tmp_path / "whole" / "step-000000006")
+        load_parts(tmp_path / "resumed" / "step-000000006"),
+        load_parts(tmp_path / "whole" / "step-000000006"),
     )
 
 
@@ -205,7 +206,7 @@ def test_weights_of_16_bits_are_averaged_in_32() -> None:
 def test_the_average_of_another_model_is_refused() -> None:
     first, _ = averaged(EMA(0.5), steps=1)
     first.run()
-    parts = capture(first)
+    parts = capture_state(first)
     parts["EMA"]["weights"]["9.weight"] = parts["EMA"]["weights"].pop("0.weight")
     second, _ = averaged(EMA(0.5), steps=2)
     restore(second, parts)

@@ -27,7 +27,7 @@ from assay.engine import (
     Supervised,
     evaluate,
 )
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from assay.engine.loop.process import Process
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
 
@@ -141,7 +141,7 @@ def observed_run(every: str) -> tuple[Any, list[Tensor], MemoryRecorder]:
     runs.on("step_end")(lambda state: seen.append(state.batch[0].clone()))
     random.seed(1), np.random.seed(1)
     runs.run()
-    parts = capture(runs)
+    parts = capture_state(runs)
     assert bool(parts["state"].pop("metrics")) == (every != "never")
     assert parts["state"].pop("evaluated") == ({} if every == "never" else {"valid": 9, "noisy": 9})
     return [parts, random.random(), float(np.random.rand())], seen, recorder
@@ -172,7 +172,7 @@ def test_a_split_gives_the_same_numbers_whenever_it_is_looked_at() -> None:
 
 def test_the_model_learns_nothing_while_it_is_evaluated() -> None:
     process = supervised(hard_net())
-    before = capture(engine(process))["model"]
+    before = capture_state(engine(process))["model"]
     before = {name: tensor.clone() for name, tensor in before.items()}
 
     evaluate(process, loader(10, 4), split="valid")

@@ -16,7 +16,7 @@ from torch import nn
 from assay.core.errors import CheckpointError, InputError
 from assay.engine import Saver, load_checkpoint, load_weights, save_weights
 from assay.engine.checkpoint import weights
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from engine.toys import engine, net, same_bits, weights_of
 
 PICKLING = ("pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
@@ -200,7 +200,7 @@ def test_the_same_dictionary_goes_through_our_own_format(tmp_path: Path) -> None
 def test_a_checkpoint_of_a_run_gives_model_and_optimizer_too(tmp_path: Path) -> None:
     runs = engine()
     runs.run()
-    Saver(tmp_path).save_checkpoint(6, capture(runs))
+    Saver(tmp_path).save_checkpoint(6, capture_state(runs))
     other = engine()
 
     loaded = load_checkpoint(
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_a_run_gives_model_and_optimizer_too(tmp_path: Path) -> 
     )
 
     assert loaded.rest["state"]["step"] == 6
-    assert same_bits(capture(other)["optimizer"], capture(runs)["optimizer"])
+    assert same_bits(capture_state(other)["optimizer"], capture_state(runs)["optimizer"])
 
 
 @pytest.mark.row("B28")

@@ -26,10 +26,10 @@ from assay.engine import (
     WarmupCosine,
     Where,
 )
-from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.codec import digest_state
+from assay.engine.checkpoint.folder import load_parts
 from assay.engine.data.worker_faults import WorkerError
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import (
     Noisy,
     engine,
@@ -247,7 +247,7 @@ def test_a_failure_to_load_leaves_a_checkpoint_of_the_last_step(tmp_path: Path) 
     resumed = engine(train=Loader(Noisy(), batch_size=8), epochs=2)
     restore(resumed, Saver(tmp_path).load(4))
     resumed.run()
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
 
 
 def test_a_worker_that_dies_in_an_evaluation_leaves_a_checkpoint_too(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_the_weights_of_the_best_are_those_that_were_measured(tmp_path: Path) ->
 
     runs.run()
 
-    best = load(tmp_path / Saver(tmp_path).find("best").name)
+    best = load_parts(tmp_path / Saver(tmp_path).find("best").name)
     assert same_bits(best["model"], weights[2])
     assert best["state"]["best"]["value"] == 0.9
 
@@ -480,7 +480,7 @@ def test_a_resumed_run_still_knows_what_was_best(tmp_path: Path) -> None:
     first.run()
     second, told = judged(tmp_path, [0.5, 0.95, 0.7, 0.8])
     second.process.metrics["acc"].values = iter([0.5, 0.95])  # type: ignore[attr-defined]
-    restore(second, load(tmp_path / Saver(tmp_path).find().name))
+    restore(second, load_parts(tmp_path / Saver(tmp_path).find().name))
 
     second.run()
 
@@ -493,7 +493,7 @@ def test_another_criterion_starts_anew(tmp_path: Path) -> None:
     first.run()
     second, told = judged(tmp_path, [0.9, 0.8], mode="min")
     second.process.metrics["acc"].values = iter([0.95])  # type: ignore[attr-defined]
-    restore(second, load(tmp_path / Saver(tmp_path).find().name))
+    restore(second, load_parts(tmp_path / Saver(tmp_path).find().name))
 
     second.run()
 
@@ -551,11 +551,11 @@ def test_going_on_from_the_files_of_any_step_ends_with_the_same_bits(
     whole = hard(tmp_path / "whole", "1 step")
     whole.run()
     resumed = hard(tmp_path / "resumed", "1 step")
-    restore(resumed, load(tmp_path / "whole" / f"step-{step:09d}"))
+    restore(resumed, load_parts(tmp_path / "whole" / f"step-{step:09d}"))
 
     resumed.run()
 
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     if step < 6:
         names = [Saver(tmp_path / name).find("latest").digest for name in ("whole", "resumed")]
         assert names[0] == names[1]
@@ -596,7 +596,7 @@ def test_a_model_and_an_optimizer_with_sparse_tensors_go_on_to_the_same_bits(
     whole = graph(tmp_path / "whole", layout)
     whole.run()
     resumed = graph(tmp_path / "resumed", layout)
-    restore(resumed, load(tmp_path / "whole" / "step-000000002"))
+    restore(resumed, load_parts(tmp_path / "whole" / "step-000000002"))
 
     resumed.run()
 
@@ -604,7 +604,7 @@ def test_a_model_and_an_optimizer_with_sparse_tensors_go_on_to_the_same_bits(
         "momentum_buffer"
     ]
     assert momentum.is_sparse
-    assert digest(capture(resumed)) == digest(capture(whole))
+    assert digest_state(capture_state(resumed)) == digest_state(capture_state(whole))
 
 
 def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) -> None:
@@ -613,7 +613,7 @@ def test_a_checkpoint_of_another_model_says_what_does_not_fit(tmp_path: Path) ->
     other = engine(supervised(hard_net()))
 
     with pytest.raises(CheckpointError, match=r"does not fit the model[\s\S]*1.running_mean"):
-        restore(other, load(tmp_path / Saver(tmp_path).find().name))
+        restore(other, load_parts(tmp_path / Saver(tmp_path).find().name))
 
 
 # ------------------------------------------------------------------------------------------------------- when it fails
@@ -699,7 +699,7 @@ def test_a_non_finite_stop_leaves_a_keypoint_of_the_state_before_the_step(
     saver = Saver(tmp_path, keep=1)
     manifest = saver.find("latest")
     assert (manifest.step, manifest.kind) == (2, "keypoint")
-    assert same_bits(load(tmp_path / manifest.name), capture(good))
+    assert same_bits(load_parts(tmp_path / manifest.name), capture_state(good))
     for step in (5, 6, 7):
         saver.save({"model": {}}, Where(step=step))
     assert steps_in(tmp_path) == [2, 7]
@@ -725,7 +725,7 @@ def test_running_statistics_that_the_step_spoilt_are_kept_as_they_were_before_it
     assert steps_in(tmp_path) == [2]
     assert not [fact for fact in recorder.facts if isinstance(fact, Warned)]
     assert all(
-        each.isfinite().all() for each in load(tmp_path / "step-000000002")["model"].values()
+        each.isfinite().all() for each in load_parts(tmp_path / "step-000000002")["model"].values()
     )
 
 

@@ -17,10 +17,10 @@ from assay.core.facts import Saved, Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Save, Saver
 from assay.engine.callbacks.save import Background
-from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.codec import digest_state
+from assay.engine.checkpoint.folder import Where, load_parts
 from assay.engine.checkpoint.tensor_file import Staging
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from engine.toys import engine, loader, net, same_bits, supervised
 from warm_python import Begin, Run
 
@@ -65,7 +65,7 @@ def test_the_training_goes_on_while_the_state_of_before_is_written(tmp_path: Pat
     reached: list[int] = []
     states: dict[int, Any] = {}
     runs.on("step_end", every=2, priority=-1)(
-        lambda state: states.update({state.step: digest(capture(runs))})
+        lambda state: states.update({state.step: digest_state(capture_state(runs))})
     )
 
     def go_on(state: Any) -> None:
@@ -80,7 +80,7 @@ def test_the_training_goes_on_while_the_state_of_before_is_written(tmp_path: Pat
 
     assert reached == [1, 2, 3, 4, 5, 6]
     assert saver.written == [2, 4, 6]
-    assert {step: digest(saver.load(step)) for step in (2, 4, 6)} == states
+    assert {step: digest_state(saver.load(step)) for step in (2, 4, 6)} == states
     assert [fact.step for fact in recorder.facts if isinstance(fact, Saved)] == [2, 4, 6]
 
 
@@ -311,7 +311,7 @@ def test_a_training_killed_at_random_moments_of_its_saves_lists_only_what_loads(
         torn += len(skipped)
         assert all(each.name.endswith(".tmp") for each in skipped)
         for manifest in found:
-            parts = load(tmp_path / manifest.name)  # digests of all files and of the whole
+            parts = load_parts(tmp_path / manifest.name)  # digests of all files and of the whole
             assert parts["state"]["step"] == manifest.step
         assert found[-1].step >= step - 4  # one being written, one that waits for it
         assert found[-1].step >= reached

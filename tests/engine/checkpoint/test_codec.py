@@ -25,8 +25,8 @@ from assay.engine.checkpoint import codec
 from assay.engine.checkpoint.codec import (
     as_bytes,
     decode,
-    digest,
     digest_encoded,
+    digest_state,
     encode,
 )
 from assay.engine.checkpoint.folder import separate
@@ -213,7 +213,7 @@ def test_whatever_can_be_kept_comes_back_as_it_was(state: Any) -> None:
 def test_what_came_back_has_the_fingerprint_of_what_went_in(state: Any) -> None:
     encoded = encode(state)
 
-    assert digest(through_text(state)) == digest_encoded(encoded) == digest(state)
+    assert digest_state(through_text(state)) == digest_encoded(encoded) == digest_state(state)
 
 
 def test_integers_of_any_length_are_kept() -> None:
@@ -338,7 +338,7 @@ def test_numbers_that_a_file_has_no_name_for_are_kept_as_bytes(kind: str) -> Non
 
     assert (back.dtype, back.shape) == (dtype, (2, 4))
     assert back.view(torch.uint8).tolist() == scales.view(torch.uint8).tolist()
-    assert digest({"scales": scales}) != digest({"scales": scales.view(torch.uint8)})
+    assert digest_state({"scales": scales}) != digest_state({"scales": scales.view(torch.uint8)})
 
 
 @settings(max_examples=40)
@@ -443,12 +443,16 @@ def test_what_contains_itself_is_refused() -> None:
 def test_a_fingerprint_does_not_depend_on_order_or_memory() -> None:
     a, b = torch.arange(6.0).reshape(2, 3), torch.ones(2)
 
-    assert digest({"a": a, "b": b}) == digest({"b": b, "a": a})
-    assert digest({1: a, 2: b}) == digest({2: b, 1: a})
-    assert digest(OrderedDict(x=1, y=(2,))) == digest(OrderedDict(y=(2,), x=1))
-    assert digest(a) == digest(a.t().contiguous().t()) == digest(nn.Parameter(a))
-    assert digest({"a": b, "b": b}) == digest({"b": b, "a": b}) == digest({"a": b, "b": b.clone()})
-    assert digest({frozenset({"a", "b"}), frozenset({"c"})}) == digest(
+    assert digest_state({"a": a, "b": b}) == digest_state({"b": b, "a": a})
+    assert digest_state({1: a, 2: b}) == digest_state({2: b, 1: a})
+    assert digest_state(OrderedDict(x=1, y=(2,))) == digest_state(OrderedDict(y=(2,), x=1))
+    assert digest_state(a) == digest_state(a.t().contiguous().t()) == digest_state(nn.Parameter(a))
+    assert (
+        digest_state({"a": b, "b": b})
+        == digest_state({"b": b, "a": b})
+        == digest_state({"a": b, "b": b.clone()})
+    )
+    assert digest_state({frozenset({"a", "b"}), frozenset({"c"})}) == digest_state(
         {frozenset({"c"}), frozenset({"b", "a"})}
     )
 
@@ -515,7 +519,7 @@ def test_everything_that_differs_has_a_fingerprint_of_its_own() -> None:
         ),
     ]
 
-    assert len({digest(state) for state in all_different}) == len(all_different)
+    assert len({digest_state(state) for state in all_different}) == len(all_different)
 
 
 @given(st.lists(sparse_tensors(), max_size=4))
@@ -524,8 +528,8 @@ def test_sparse_tensors_have_one_fingerprint_if_layout_shape_indices_and_values_
 ) -> None:
     for one in items:
         for other in items:
-            assert (digest(one) == digest(other)) == same(one, other)
-        assert digest(one) == digest(one.clone()) != digest(one.to_dense())
+            assert (digest_state(one) == digest_state(other)) == same(one, other)
+        assert digest_state(one) == digest_state(one.clone()) != digest_state(one.to_dense())
 
 
 # ----------------------------------------------------------------------------------------------- a stranger's file

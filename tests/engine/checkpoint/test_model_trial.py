@@ -19,7 +19,7 @@ from assay.engine import Engine, OptimizerStep, Process, Save, Saver
 from assay.engine.callbacks.ema import load_to_evaluate
 from assay.engine.checkpoint import state_trials
 from assay.engine.checkpoint.state_trials import ModelTrial
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from engine.toys import engine, loader, same_bits, supervised
 
 
@@ -157,7 +157,7 @@ def test_a_model_resumes_with_all_that_its_state_dict_gives(
     resumed = trained(EXACT[kind], tmp_path / "left")
 
     assert resumed.state.step == whole.state.step == 9
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     assert not [f for f in resumed.recorder.facts if isinstance(f, Warned)]  # type: ignore[attr-defined]
 
 
@@ -289,8 +289,8 @@ def test_modules_that_a_process_holds_are_kept(place: str, tmp_path: Path) -> No
     trained(lambda: Teacher(place), tmp_path / "left", stop_at=4)
     resumed = trained(lambda: Teacher(place), tmp_path / "left")
 
-    assert same_bits(capture(resumed), capture(whole))
-    assert "modules" in capture(whole)
+    assert same_bits(capture_state(resumed), capture_state(whole))
+    assert "modules" in capture_state(whole)
     other = Teacher(place)
     load_to_evaluate(other, tmp_path / "whole" / Saver(tmp_path / "whole").find().name)
     assert same_bits(other.given.state_dict(), whole.process.given.state_dict())  # type: ignore[attr-defined]
@@ -299,11 +299,11 @@ def test_modules_that_a_process_holds_are_kept(place: str, tmp_path: Path) -> No
 def test_modules_of_a_step_without_a_base_class_are_kept_too(tmp_path: Path) -> None:
     runs = engine(Written(), loader())
 
-    assert list(capture(runs)["modules"]) == ["teacher"]
+    assert list(capture_state(runs)["modules"]) == ["teacher"]
 
 
 def test_a_process_without_modules_of_its_own_has_no_such_part() -> None:
     runs = engine(supervised())
     runs.process.helper = SimpleNamespace(model=runs.process.model)  # type: ignore[attr-defined]
 
-    assert "modules" not in capture(runs)
+    assert "modules" not in capture_state(runs)

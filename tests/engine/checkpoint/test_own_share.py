@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.folder import Where, load_parts
 from assay.engine.checkpoint.own_share import Share, divide_files, load_share
 from assay.engine.checkpoint.saver import Saver
 from assay.formats import manifest
@@ -59,7 +59,7 @@ def test_what_is_elsewhere_is_not_read_and_the_rest_is_whole(tmp_path: Path) -> 
 
     own = load_share(folder, Share(elsewhere={"0.weight", "0.bias"}))
 
-    whole = load(folder)
+    whole = load_parts(folder)
     for name in ("0.weight", "0.bias"):
         del whole["model"][name]
     del whole["optimizer"]["state"]["0.weight"]
@@ -72,7 +72,7 @@ def test_without_a_share_of_the_model_all_is_read_as_by_one_process(tmp_path: Pa
         tmp_path / Saver(tmp_path).save({"a": {"b": torch.ones(3), "c": [1]}}, Where(step=1)).name
     )
 
-    assert same_bits(load_share(folder, Share()), load(folder))
+    assert same_bits(load_share(folder, Share()), load_parts(folder))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from assay.core.errors import CheckpointError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from engine.toys import Noisy, hard_net, loader, same_bits, supervised
 
 
@@ -48,7 +48,7 @@ def test_a_resumed_engine_ends_as_the_uninterrupted_one(step: int, tmp_path: Pat
     assert resumed.resume(Saver(tmp_path / "left")) == step
     resumed.run()
 
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
 
 
 def test_an_engine_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_the_seed_is_given_once_and_holds_for_order_steps_and_evaluation(
     one, same, other = trained("one", 3), trained("same", 3), trained("other", 4)
 
     assert (one.seed, other.seed) == (3, 4)
-    assert same_bits(capture(one), capture(same))
-    assert not same_bits(capture(one), capture(other))
+    assert same_bits(capture_state(one), capture_state(same))
+    assert not same_bits(capture_state(one), capture_state(other))
     orders = [list(next(iter(each.source.tasks(0, 0)))[2]) for each in (one, same, other)]  # type: ignore[attr-defined]
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] == list(
@@ -185,7 +185,7 @@ def test_an_evaluation_that_failed_is_made_by_the_resumed_run_and_costs_no_epoch
     for split in ("valid", "test"):
         assert steps_of(f"{split}/acc", failed, resumed) == [6, 12, 18, 24]
     assert steps_of("train/loss", failed, resumed) == list(range(1, 25))
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
 
 
 @pytest.mark.parametrize("step", [12, 18, 24])
@@ -204,7 +204,7 @@ def test_data_without_a_length_resume_at_the_end_of_an_epoch_as_if_nothing_had_b
     resumed.run()
 
     assert (resumed.state.epoch, resumed.state.epoch_step) == (4, 0)
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     assert steps_of("valid/acc", killed, resumed) == [6, 12, 18, 24]
 
 

@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.codec import digest_state
+from assay.engine.checkpoint.folder import Where, load_parts
 from assay.engine.checkpoint.saver import Saver
 from assay.formats import manifest as manifests
 
@@ -63,7 +63,7 @@ def edit_manifest(folder: Path, **fields: Any) -> None:
 def test_what_was_saved_is_loaded(saver: Saver) -> None:
     saver.save(state(12), Where(step=12, epoch=1, samples=96), info={"valid/acc": 0.5})
 
-    assert digest(saver.load()) == digest(state(12))
+    assert digest_state(saver.load()) == digest_state(state(12))
     (manifest,) = saver.complete()[0]
     assert (manifest.name, manifest.step, manifest.epoch, manifest.samples) == (
         "step-000000012",
@@ -97,7 +97,7 @@ def test_any_state_goes_in(saver: Saver) -> None:
     saver.save(parts, Where(step=1))
     back = saver.load()
 
-    assert digest(back) == digest(parts)
+    assert digest_state(back) == digest_state(parts)
     assert back["odd"][5] is back["odd"]["__metadata__"]
     back["overlapping"][0][4] = -1.0
     assert back["overlapping"][1].tolist() == [3.0, 4.0, 5.0, 6.0, 7.0]
@@ -117,7 +117,7 @@ def test_a_part_can_be_loaded_alone_whatever_happened_to_the_others(saver: Saver
     other = saver.folder / "step-000000001" / "state.json"
     other.write_bytes(other.read_bytes().replace(b"1", b"9"))
 
-    assert digest(saver.load(parts=("model",))) == digest({"model": state(1)["model"]})
+    assert digest_state(saver.load(parts=("model",))) == digest_state({"model": state(1)["model"]})
     with pytest.raises(CheckpointError, match=r"state\.json is not what was written"):
         saver.load()
     with pytest.raises(CheckpointError, match="has no part 'modle'") as caught:
@@ -132,7 +132,7 @@ def test_training_on_from_a_checkpoint_leaves_its_files_alone(saver: Saver) -> N
     optimizer.step()
     parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     saver.save(parts, Where(step=1))
-    before = digest(parts)
+    before = digest_state(parts)
 
     loaded = saver.load()
     model.load_state_dict(loaded["model"])
@@ -141,8 +141,8 @@ def test_training_on_from_a_checkpoint_leaves_its_files_alone(saver: Saver) -> N
         model(torch.randn(5, 3)).sum().backward()
         optimizer.step()
 
-    assert digest(loaded["model"]) != digest(model.state_dict())
-    assert digest(saver.load()) == before
+    assert digest_state(loaded["model"]) != digest_state(model.state_dict())
+    assert digest_state(saver.load()) == before
 
 
 def test_what_is_loaded_lies_in_memory_as_torch_lays_it_out(saver: Saver) -> None:
@@ -225,7 +225,7 @@ def test_what_is_no_usable_checkpoint_of_a_step_makes_way_without_being_deleted(
 
     save(saver, 5)
 
-    assert digest(saver.load("5")) == digest(state(5))
+    assert digest_state(saver.load("5")) == digest_state(state(5))
     assert (saver.folder / "step-000000005.left-1" / "model.safetensors").read_bytes() == weights
 
 
@@ -280,7 +280,7 @@ def test_a_checkpoint_saved_to_be_the_best_is_there_when_it_becomes_that(tmp_pat
             step,
         ]  # the one it replaces is gone, and it takes no other's place
 
-    assert digest(saver.load("best")) == digest(state(4))
+    assert digest_state(saver.load("best")) == digest_state(state(4))
 
 
 def test_a_checkpoint_that_is_saved_again_as_a_keypoint_is_one(saver: Saver) -> None:
@@ -290,7 +290,7 @@ def test_a_checkpoint_that_is_saved_again_as_a_keypoint_is_one(saver: Saver) -> 
     save(saver, 2, 3, 4, 5)
 
     assert steps(saver) == [1, 3, 4, 5]
-    assert digest(saver.load("1")) == digest(state(1))
+    assert digest_state(saver.load("1")) == digest_state(state(1))
 
 
 def test_fewer_than_one_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -308,7 +308,9 @@ def test_later_checkpoints_are_set_aside_and_never_found_again(saver: Saver) -> 
     save(saver, 2)
     assert saver.set_aside(after_step=1) == ["step-000000002.left-2"]
     assert saver.set_aside(after_step=1) == []
-    assert digest(load(saver.folder / "step-000000003.left-1")) == digest(state(3))
+    assert digest_state(load_parts(saver.folder / "step-000000003.left-1")) == digest_state(
+        state(3)
+    )
 
 
 def test_a_best_before_the_others_stays_the_best(saver: Saver) -> None:
@@ -418,11 +420,11 @@ def test_any_state_goes_into_each_of_the_three(saver: Saver, kind: str) -> None:
 
     for step, state in enumerate(states):
         getattr(saver, kind)(step, state, {"n": step})
-        assert digest(saver.load(-1)) == digest(state)
+        assert digest_state(saver.load(-1)) == digest_state(state)
     getattr(saver, kind)(99, {"net": net, "optimizer": optimizer, "own": Counter(7)})
 
     back = saver.load(-1)
-    assert digest(back["net"]) == digest(net.state_dict())
+    assert digest_state(back["net"]) == digest_state(net.state_dict())
     assert back["own"] == {"seen": 7}
     with pytest.raises(CheckpointError, match=r"cannot keep builtins\.object") as caught:
         getattr(saver, kind)(100, {"optimizer": {"lr": object()}})
@@ -597,7 +599,7 @@ def test_a_large_part_lies_in_several_files_of_which_equal_ones_are_kept_once(
     for name in names:
         places = [saver.folder / each.name / name for each in (one, two)]
         assert os.path.samefile(*places) == (name not in changed)
-    assert digest(saver.load(2)["model"]) == digest(model)
+    assert digest_state(saver.load(2)["model"]) == digest_state(model)
     assert sum(len(load_file(saver.folder / two.name / name)) for name in names) == 7
 
 
@@ -664,7 +666,7 @@ def test_going_on_takes_the_newest_that_can_be_read_and_names_the_others(saver: 
 
     manifest, parts, skipped = saver.newest()
 
-    assert (manifest.step, digest(parts)) == (1, digest(state(1)))
+    assert (manifest.step, digest_state(parts)) == (1, digest_state(state(1)))
     assert [each.name for each in skipped] == ["step-000000003", "step-000000002"]
     assert all("model.safetensors is not what was written" in each.why for each in skipped)
     assert saver.newest(verify=False)[0].step == 3
@@ -758,14 +760,14 @@ def test_a_bit_that_flipped_anywhere_is_found_and_the_checkpoint_before_can_be_t
         path.write_bytes(whole)
 
     assert "older one" in caught.value.fix
-    assert digest(saver.load("1")) == digest(state(1))
-    assert digest(saver.load()) == digest(state(2))
+    assert digest_state(saver.load("1")) == digest_state(state(1))
+    assert digest_state(saver.load()) == digest_state(state(2))
 
 
 def test_a_manifest_with_a_flipped_bit_is_refused_or_makes_no_difference(saver: Saver) -> None:
     save(saver, 7)
     path = saver.folder / "step-000000007" / "manifest.json"
-    whole, expected, num_refused = path.read_bytes(), digest(state(7)), 0
+    whole, expected, num_refused = path.read_bytes(), digest_state(state(7)), 0
 
     for at in range(0, len(whole), 2):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << at % 7)]) + whole[at + 1 :])
@@ -774,7 +776,7 @@ def test_a_manifest_with_a_flipped_bit_is_refused_or_makes_no_difference(saver: 
         except CheckpointError:
             num_refused += 1
         else:
-            assert digest(loaded) == expected
+            assert digest_state(loaded) == expected
             assert saver.find().step == 7
 
     assert num_refused > len(whole) / 4
@@ -860,7 +862,7 @@ def test_files_that_nobody_listed_do_no_harm(saver: Saver) -> None:
     save(saver, 1)
     (saver.folder / "step-000000001" / "model.pkl").write_bytes(pickle.dumps(Bomb()))
 
-    assert digest(saver.load()) == digest(state(1))
+    assert digest_state(saver.load()) == digest_state(state(1))
 
 
 def test_a_manifest_cannot_point_at_another_folder(saver: Saver, tmp_path: Path) -> None:
@@ -887,7 +889,7 @@ def test_a_checkpoint_that_was_copied_elsewhere_can_be_loaded(saver: Saver, tmp_
     save(saver, 1)
     shutil.copytree(saver.folder / "step-000000001", tmp_path / "kept")
 
-    assert digest(load(tmp_path / "kept")) == digest(state(1))
+    assert digest_state(load_parts(tmp_path / "kept")) == digest_state(state(1))
 
 
 @pytest.mark.parametrize("kind", ["no folder", "no manifest", "missing", "short"])
@@ -908,7 +910,7 @@ def test_loading_what_is_no_checkpoint_says_what_is_wrong(saver: Saver, kind: st
     )
 
     with pytest.raises(CheckpointError, match=expected):
-        load(folder)
+        load_parts(folder)
 
 
 # --------------------------------------------------------------------------------------------------------- kill -9

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from assay.engine import Loader, Subset
 from assay.engine.data.audit import Audit, audit, bench
-from assay.engine.data.batches import digest, leaves
+from assay.engine.data.batches import digest_sample, leaves
 
 
 class Points:
@@ -248,8 +248,8 @@ def test_a_digest_tells_values_shapes_and_types_apart() -> None:
         None,
     ]
 
-    assert len({digest(sample) for sample in samples}) == len(samples)
-    assert digest({"a": torch.ones(2, dtype=torch.bool)}) == digest(
+    assert len({digest_sample(sample) for sample in samples}) == len(samples)
+    assert digest_sample({"a": torch.ones(2, dtype=torch.bool)}) == digest_sample(
         {"a": torch.ones(2, dtype=torch.bool)}
     )
 

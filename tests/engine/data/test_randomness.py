@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from assay.engine.data.batches import collate, digest, size_of, to_device
+from assay.engine.data.batches import collate, digest_sample, size_of, to_device
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import private_generators
-from assay.engine.numerics.seed import SAMPLE, key, seed_all
+from assay.engine.numerics.seed import SAMPLE, seed_all, stream_key
 
 
 class Numbers:
@@ -183,7 +183,7 @@ def test_draws_are_those_of_the_key_whenever_loading_begins_to_draw(
 
     for position, sample in enumerate(found):
         if position >= first:
-            seed_all(key(2, SAMPLE, crc32(b"train"), 1, position))
+            seed_all(stream_key(2, SAMPLE, crc32(b"train"), 1, position))
             assert sample == (position, [DRAWS[name]() for name in names])
     again = range(12, 16) if first else []  # the batch in which it begins
     assert sorted(data.loaded) == sorted([*range(20), 0, 0, 0, *again])
@@ -199,7 +199,7 @@ def test_draws_of_which_no_trace_is_left_are_found_by_what_was_drawn() -> None:
 
     for window in loader.windows(0, 0):
         for index, drawn in window.batches[0]:
-            seed_all(key(2, SAMPLE, crc32(b"train"), 0, index))
+            seed_all(stream_key(2, SAMPLE, crc32(b"train"), 0, index))
             assert drawn == [float(torch.rand(()))]
 
 
@@ -210,7 +210,7 @@ def test_a_batch_that_draws_as_it_is_collated_has_the_draws_of_its_last_sample()
 
     for window in loader.windows(0, 0):
         ((indices, drawn),) = window.batches
-        seed_all(key(2, SAMPLE, crc32(b"train"), 0, indices[-1]))
+        seed_all(stream_key(2, SAMPLE, crc32(b"train"), 0, indices[-1]))
         assert drawn == float(torch.rand(()))
 
 
@@ -224,7 +224,7 @@ def test_an_error_of_a_sample_that_draws_late_is_that_of_its_key() -> None:
     with pytest.raises(ValueError) as caught:
         list(Loader(Failing("random", first=5), batch_size=4, collate=list, seed=2))
 
-    seed_all(key(2, SAMPLE, crc32(b"train"), 0, 6))
+    seed_all(stream_key(2, SAMPLE, crc32(b"train"), 0, 6))
     assert str(caught.value) == f"(6, [{random.random()}])"
 
 
@@ -282,11 +282,11 @@ ALIKE = [
 
 @pytest.mark.parametrize(("one", "other", "another"), ALIKE)
 def test_samples_are_compared_by_what_is_in_them(one: Any, other: Any, another: Any) -> None:
-    assert digest(one) == digest(other) != digest(another)
+    assert digest_sample(one) == digest_sample(other) != digest_sample(another)
 
 
 def test_what_cannot_be_compared_counts_as_equal() -> None:
-    assert digest(object()) == digest(object())
+    assert digest_sample(object()) == digest_sample(object())
 
 
 # -------------------------------------------------------------------------------------------------------------- batches

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.optim.schedules import TorchSchedule, WarmupCosine, WarmupMultiStep
 from engine.toys import net, points
 
@@ -65,7 +65,7 @@ def test_a_limit_of_one_launch_stops_the_run_and_leaves_its_schedule_as_it_is(
         assert limit >= STEPS or reached == f"limit of {limit:,} step{'s' if limit > 1 else ''}"
 
         resumed, later = engine_of(schedule, BOUNDS[bounds])
-        restore(resumed, capture(limited))
+        restore(resumed, capture_state(limited))
         resumed.run()
 
         assert rates + later == expected

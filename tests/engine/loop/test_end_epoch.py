@@ -17,7 +17,7 @@ from assay.engine import Engine, Loader, OptimizerStep, Supervised, WarmupCosine
 from assay.engine.data import streams
 from assay.engine.data.map_style import SequenceWrapper
 from assay.engine.data.stream_loader import StreamLoader
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import engine, hard_net, heard, kept, points, same_bits, supervised
 
 Cuts = Mapping[int, int]
@@ -127,7 +127,7 @@ def test_a_run_resumes_from_any_step_to_the_same_bits(
     second.run()
 
     assert same(before + after, seen) and same(seen, expected(cuts, 4, steps=bound))
-    assert same_bits(capture(second), capture(whole))
+    assert same_bits(capture_state(second), capture_state(whole))
     assert second.state.max_steps == whole.state.max_steps
 
 
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_the_end_of_an_ended_epoch_resumes_with_the_next_one() -
     restore(second, parts[0])
     second.run()
 
-    assert same(after, seen[2:]) and same_bits(capture(second), capture(whole))
+    assert same(after, seen[2:]) and same_bits(capture_state(second), capture_state(whole))
 
 
 def test_a_schedule_of_epochs_goes_on_with_the_next_epoch() -> None:
@@ -218,7 +218,7 @@ def test_steps_that_wait_on_the_device_are_fetched_before_an_epoch_is_ended() ->
     plain.run()
 
     assert same(seen, expected(cuts, 2)) and state.step == 7
-    assert same_bits(capture(runs)["model"], capture(plain)["model"])
+    assert same_bits(capture_state(runs)["model"], capture_state(plain)["model"])
 
 
 # ----------------------------------------------------------------------------------- sources of all kinds
@@ -268,4 +268,4 @@ def test_data_of_every_kind_begin_anew_and_resume(kind: str) -> None:
 
     begun = [whole_epochs[at] for at in (0, 1, 5, 10, 11, 12, 13, 14)]
     assert same(seen, begun) and same(before + after, seen)
-    assert same_bits(capture(second)["model"], capture(whole)["model"])
+    assert same_bits(capture_state(second)["model"], capture_state(whole)["model"])

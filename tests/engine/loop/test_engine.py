@@ -27,9 +27,9 @@ from assay.engine import (
     Supervised,
     WarmupCosine,
 )
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.loop.step import TrainLoop
-from assay.engine.numerics.seed import STEP, key
+from assay.engine.numerics.seed import STEP, stream_key
 from engine.toys import (
     Counted,
     Noisy,
@@ -187,7 +187,7 @@ def test_a_resumed_run_goes_on_counting_steps_epochs_and_micro_batches(tmp_path:
     )
     first.run()
     second = engine(train=loader(accumulate=2))
-    restore(second, capture(first))
+    restore(second, capture_state(first))
     counted = observed(second, tmp_path)
 
     second.run()
@@ -391,7 +391,7 @@ def test_interrupted_the_end_of_the_epoch_is_left_to_the_run_that_goes_on(
 
     runs.run()
     later = engine()
-    restore(later, capture(runs))
+    restore(later, capture_state(runs))
     told_later = heard(later, Event.EPOCH_END)
     later.run()
 
@@ -471,7 +471,7 @@ def by_hand(
         mean = 0.0
         for number, start in enumerate(range(first, first + size, micro)):
             part = slice(start, start + micro)
-            torch.manual_seed(key(3, STEP, step, number))
+            torch.manual_seed(stream_key(3, STEP, step, number))
             loss = nn.functional.mse_loss(model(inputs[part]), targets[part])
             if micro < size:
                 (loss * (micro / size)).backward()
@@ -627,7 +627,7 @@ def test_resuming_at_any_step_gives_the_bits_of_the_uninterrupted_run() -> None:
 
         resumed.run()
 
-        assert same_bits(capture(resumed), capture(whole)), (event, step)
+        assert same_bits(capture_state(resumed), capture_state(whole)), (event, step)
         missing = [
             point
             for point in recorded.points
@@ -641,13 +641,13 @@ def test_a_run_whose_bound_is_reached_does_no_further_step(bound: dict[str, int]
     whole = engine(**bound)
     whole.run()
     resumed = engine(**bound)
-    restore(resumed, capture(whole))
+    restore(resumed, capture_state(whole))
     told = heard(resumed)
 
     resumed.run()
 
     assert told == ["run_begin", "run_end"]
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
 
 
 def test_what_was_recorded_of_a_step_is_there_when_its_end_is_told() -> None:

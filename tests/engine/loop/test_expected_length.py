@@ -15,7 +15,7 @@ from assay.core.ports import NullRecorder
 from assay.engine import Engine, Loader, OptimizerStep, Supervised, WarmupCosine, WarmupStep
 from assay.engine.data.stream_loader import StreamLoader
 from assay.engine.data.streams.stream import IterableStream
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import hard_net, kept, points, same_bits
 
 SIZE = 16
@@ -194,7 +194,7 @@ def test_every_epoch_ends_with_its_data_and_a_resumed_run_makes_the_same(
         second.run()
 
         assert before + after == rates
-        assert same_bits(capture(second), capture(whole))
+        assert same_bits(capture_state(second), capture_state(whole))
 
 
 def _schedule(loader: str) -> Any:
@@ -267,7 +267,7 @@ def test_a_run_that_is_stopped_where_an_epoch_was_to_end_resumes_within_it(at: i
 
     assert first.state.step == at
     assert first.state.epoch == (1 if at == 4 else 0)
-    assert same_bits(capture(second), capture(whole))
+    assert same_bits(capture_state(second), capture_state(whole))
 
 
 def test_the_expected_steps_follow_the_epochs() -> None:

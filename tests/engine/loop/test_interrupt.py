@@ -14,8 +14,8 @@ from assay.core.ports import MemoryRecorder
 from assay.core.signals import Terminated, stopping
 from assay.core.stop import Stop
 from assay.engine import Engine, Evaluate, Loader, OptimizerStep, Save, Saver, WarmupCosine
-from assay.engine.checkpoint.folder import load
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.checkpoint.folder import load_parts
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import Noisy, engine, hard_net, heard, loader, same_bits, supervised
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -148,12 +148,12 @@ def test_a_run_that_goes_on_after_a_signal_is_the_uninterrupted_one(
     with pytest.raises(Terminated):
         stopped.run()
     resumed = saved_run(tmp_path / "stopped")
-    restore(resumed, load(tmp_path / "stopped" / f"step-{step:09d}"))
+    restore(resumed, load_parts(tmp_path / "stopped" / f"step-{step:09d}"))
 
     resumed.run()
 
     assert stopped.state.step == step
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     points = stopped.recorder.points + resumed.recorder.points  # type: ignore[attr-defined]
     assert points == whole.recorder.points  # type: ignore[attr-defined]
 

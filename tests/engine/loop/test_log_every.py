@@ -10,7 +10,7 @@ from torch import Tensor
 
 from assay.core.ports import MemoryRecorder
 from assay.engine import ByHand, Engine, Process
-from assay.engine.loop.engine_state import capture
+from assay.engine.loop.engine_state import capture_state
 from engine.toys import engine, loader, net, same_bits, supervised
 
 
@@ -54,7 +54,7 @@ def test_the_recorded_steps_have_the_numbers_that_they_have_when_all_are_recorde
         (7, 2),
         (10, 3),
     ]
-    assert same_bits(capture(every), capture(fifth))
+    assert same_bits(capture_state(every), capture_state(fifth))
 
 
 @pytest.mark.parametrize("deferred", [False, True])

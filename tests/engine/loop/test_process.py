@@ -26,7 +26,7 @@ from assay.engine import (
     evaluate,
 )
 from assay.engine.loop.bus import on
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import engine, hard_net, loader, net, points, same_bits, supervised, weights_of
 
 
@@ -467,7 +467,7 @@ def test_what_a_batch_hook_draws_depends_on_the_micro_step_alone() -> None:
     random.seed(1), np.random.seed(1)
     parts.run()
     goes_on = mixed(hooks[1], steps=6)
-    restore(goes_on, capture(parts))
+    restore(goes_on, capture_state(parts))
     goes_on.run()
 
     assert same_bits(weights_of(goes_on.process.model), weights_of(whole.process.model))

@@ -20,7 +20,7 @@ from assay.engine.callbacks.evaluate import evaluate
 from assay.engine.data.batches import blame_device, size_of, to_device
 from assay.engine.loop.process import Process
 from assay.engine.metrics.classes import Average
-from assay.engine.metrics.metric import Matrix, as_metric, parts_of
+from assay.engine.metrics.metric import Matrix, as_metric, result_parts
 
 # ---------------------------------------------------------------------------------------------------------------- mean
 
@@ -347,7 +347,7 @@ def test_a_confusion_matrix_has_the_truth_in_its_rows_and_is_one_number_and_a_ta
     metric.update({"pred": torch.tensor([1]), "target": torch.tensor([0])})
 
     assert metric.matrix().tolist() == [[1, 2], [0, 1]]
-    parts = parts_of("valid/conf", metric.value())
+    parts = result_parts("valid/conf", metric.value())
     assert parts["valid/conf"] == 0.5
     assert parts["valid/conf/matrix"].rows() == (
         ["true", "cat", "dog"],
@@ -399,7 +399,7 @@ def test_what_two_of_a_kind_have_counted_can_be_put_together(make: Any) -> None:
 
 def comparable(metric: Any) -> list[float]:
     """All numbers of a metric, those of a matrix included."""
-    parts = parts_of("", metric.value()).values()
+    parts = result_parts("", metric.value()).values()
     return [
         number
         for part in parts
@@ -528,7 +528,7 @@ def test_a_metric_of_another_library_is_taken_as_it_is() -> None:
     metric.update({"pred": torch.tensor([1]), "target": torch.tensor([1])})
 
     assert metric.value() == {"0": 0.75, "1": 0.25}
-    assert parts_of("valid/acc", metric.value()) == {"valid/acc/0": 0.75, "valid/acc/1": 0.25}
+    assert result_parts("valid/acc", metric.value()) == {"valid/acc/0": 0.75, "valid/acc/1": 0.25}
 
 
 class TheirMatrix(Theirs):
@@ -579,7 +579,7 @@ def test_a_metric_of_another_library_follows_the_output_to_its_device_and_says_w
 def test_whatever_a_metric_gives_becomes_numbers_by_name(
     value: Any, named: dict[str, float]
 ) -> None:
-    assert parts_of("m", value) == named
+    assert result_parts("m", value) == named
 
 
 def test_what_is_no_metric_is_refused() -> None:

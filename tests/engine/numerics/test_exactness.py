@@ -24,7 +24,7 @@ from assay.core.errors import InputError
 from assay.engine import Engine, Evaluate, Loader, Supervised
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import Replayed, ReplayedStream
-from assay.engine.loop.engine_state import capture, restore, unlike
+from assay.engine.loop.engine_state import capture_state, restore, unlike
 from engine.toys import kept, net, same_bits
 
 SIZE = 40
@@ -184,7 +184,7 @@ def ends(make: Callable[[], Any]) -> list[bool]:
         resumed = engine(make())
         restore(resumed, part)
         resumed.run()
-        found.append(same_bits(capture(resumed), capture(whole)))
+        found.append(same_bits(capture_state(resumed), capture_state(whole)))
     return found
 
 

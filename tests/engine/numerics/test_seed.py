@@ -20,12 +20,12 @@ from assay.engine.numerics.seed import (
     SEEDERS,
     STEP,
     comparable_state,
-    key,
     keys,
     restore_generators,
     seed_all,
     seed_torch,
     seeders_of,
+    stream_key,
 )
 
 numbers = st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=6)
@@ -37,15 +37,15 @@ def draw() -> tuple[float, float, float]:
 
 
 def test_a_key_that_was_once_used_stays_what_it_was() -> None:
-    assert key(0) == 1786884285633530058
-    assert key(0, STEP, 137, 1) == 3901901869330037939
-    assert key(-1, SAMPLE, 1 << 32, 3, 4) == 3323248922264558085
+    assert stream_key(0) == 1786884285633530058
+    assert stream_key(0, STEP, 137, 1) == 3901901869330037939
+    assert stream_key(-1, SAMPLE, 1 << 32, 3, 4) == 3323248922264558085
 
 
 @given(numbers, numbers)
 def test_different_numbers_have_different_keys(first: list[int], second: list[int]) -> None:
-    assert (key(*first) == key(*second)) is (first == second)
-    assert 0 <= key(*first) < 1 << 64
+    assert (stream_key(*first) == stream_key(*second)) is (first == second)
+    assert 0 <= stream_key(*first) < 1 << 64
 
 
 @given(numbers, st.integers(0, 5))
@@ -55,7 +55,7 @@ def test_keys_that_follow_each_other_are_those_made_one_by_one(
     *same, first = given
     first = min(first, (1 << 63) - 6)
 
-    assert keys(*same, first, count=count) == [key(*same, first + i) for i in range(count)]
+    assert keys(*same, first, count=count) == [stream_key(*same, first + i) for i in range(count)]
 
 
 @pytest.mark.parametrize("value", [0, 5, (1 << 64) - 1])
@@ -76,7 +76,7 @@ def test_a_generator_alone_is_keyed_as_by_its_own_function(value: int) -> None:
 
 
 def test_no_two_purposes_share_a_stream() -> None:
-    assert len({key(0, purpose) for purpose in (INIT, ORDER, SAMPLE, STEP, EVALUATE)}) == 5
+    assert len({stream_key(0, purpose) for purpose in (INIT, ORDER, SAMPLE, STEP, EVALUATE)}) == 5
 
 
 @pytest.mark.parametrize("value", [0, 1, (1 << 64) - 1])

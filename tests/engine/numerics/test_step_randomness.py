@@ -17,7 +17,7 @@ from assay.core.facts import Warned
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.data.adopt import as_source
 from assay.engine.data.source import StatefulData
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.numerics.seed import WATCHED_STEPS, StepRandomness, restore_generators, seed_all
 from engine.toys import same_bits
 
@@ -77,9 +77,9 @@ def resumed(make: Callable[..., Engine], step: int) -> Any:
     np.random.seed(step)
     torch.manual_seed(step)
     second = make()
-    restore(second, capture(first))
+    restore(second, capture_state(first))
     second.run()
-    return capture(second)
+    return capture_state(second)
 
 
 @pytest.mark.parametrize("step", [1, 14, 15, 16, 44])
@@ -87,7 +87,7 @@ def test_a_model_that_draws_from_numpy_and_random_goes_on_exactly(step: int) -> 
     whole = engine()
     whole.run()
 
-    assert same_bits(resumed(engine, step), capture(whole))
+    assert same_bits(resumed(engine, step), capture_state(whole))
     assert whole.state.draws
 
 
@@ -144,7 +144,7 @@ def test_a_data_loader_of_torch_that_shuffles_and_augments_goes_on_exactly(
     whole.run()
 
     assert whole.source.exactness() == "exact (plan)"
-    assert same_bits(resumed(make, step), capture(whole))
+    assert same_bits(resumed(make, step), capture_state(whole))
 
 
 class Counting:
@@ -182,7 +182,7 @@ def test_batches_with_a_state_go_on_from_it_without_going_through_what_was(step:
     )
     Counting.made = 0
 
-    assert same_bits(resumed(make, step), capture(whole))
+    assert same_bits(resumed(make, step), capture_state(whole))
     assert Counting.made == 45  # whether a loaded state goes on is tried in copies of this process
 
 
@@ -246,7 +246,7 @@ def test_samples_are_counted_and_a_run_goes_on_by_them_when_the_batch_has_change
     first.run()
     assert first.state.consumed_train_samples == 320
     second = make(48)
-    restore(second, capture(first))
+    restore(second, capture_state(first))
 
     state = second.run()
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.data.batches import digest, leaves, size_of
-from assay.engine.data.instance import Instance, has_parts, names_in, part_of
+from assay.engine.data.batches import digest_sample, leaves, size_of
+from assay.engine.data.instance import Instance, has_parts, part_names, part_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.nan_debug import in_the_data
 from assay.engine.numerics.structures import map_values, tensors_by_path, tensors_in, values_in
@@ -105,9 +105,9 @@ def test_all_that_goes_through_a_batch_sees_the_same_in_it(kind: Any) -> None:
     assert "float32 [3, 2]" in shape_of(batch)
     doubled = map_values(batch, lambda tensor: 2 * tensor)
     assert [tensor.tolist() for tensor in tensors_in(doubled)] == [(2 * x).tolist()]
-    assert digest(batch) == digest(kind(x.clone())) != digest(kind(x + 1))
+    assert digest_sample(batch) == digest_sample(kind(x.clone())) != digest_sample(kind(x + 1))
     assert "['x']" in in_the_data([kind(x / 0)], lambda _: ()).replace("[0]", "['x']")
-    assert has_parts(batch) and names_in(batch) == ("x",) and part_of(batch, "x") is x
+    assert has_parts(batch) and part_names(batch) == ("x",) and part_of(batch, "x") is x
     assert shapes_of(batch) == (((3, 2), torch.float32),)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError
 from assay.engine import Engine, Loader, Saver, Supervised, Where
 from assay.engine.callbacks.ema import load_to_evaluate
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.callbacks.test_evaluate import classes
 from engine.toys import engine, net, same_bits
 
@@ -48,7 +48,7 @@ def test_the_state_of_a_loss_is_in_the_checkpoint_and_a_run_goes_on_with_it(
 ) -> None:
     first = training(Focal(alpha=0.25, gamma=2.0), steps=step)
     first.run()
-    Saver(tmp_path).save(capture(first), Where(step=step))
+    Saver(tmp_path).save(capture_state(first), Where(step=step))
     whole = training(Focal(alpha=0.25, gamma=2.0), steps=6)
     whole.run()
 
@@ -61,18 +61,18 @@ def test_the_state_of_a_loss_is_in_the_checkpoint_and_a_run_goes_on_with_it(
     restore(second, parts)
     second.run()
 
-    assert same_bits(capture(second), capture(whole))
+    assert same_bits(capture_state(second), capture_state(whole))
 
 
 def test_a_loss_without_state_leaves_no_part(tmp_path: Path) -> None:
-    assert "criterion" not in capture(training(nn.CrossEntropyLoss()))
-    assert "criterion" not in capture(training(lambda pred, target: pred.sum()))
+    assert "criterion" not in capture_state(training(nn.CrossEntropyLoss()))
+    assert "criterion" not in capture_state(training(lambda pred, target: pred.sum()))
 
 
 def test_an_evaluation_measures_with_the_state_that_the_loss_had(tmp_path: Path) -> None:
     runs = training(Focal(alpha=0.25, gamma=2.0), steps=4)
     runs.run()
-    manifest = Saver(tmp_path).save(capture(runs), Where(step=4))
+    manifest = Saver(tmp_path).save(capture_state(runs), Where(step=4))
     fresh = Supervised(net(seed=1), Focal(alpha=0.0, gamma=0.0))
 
     load_to_evaluate(fresh, tmp_path / manifest.name)
@@ -83,7 +83,7 @@ def test_an_evaluation_measures_with_the_state_that_the_loss_had(tmp_path: Path)
 
 def test_the_state_of_another_loss_is_told(tmp_path: Path) -> None:
     runs = training(Focal(alpha=0.25, gamma=2.0))
-    parts = capture(runs)
+    parts = capture_state(runs)
 
     with pytest.raises(CheckpointError, match="does not fit the criterion"):
         restore(training(nn.CrossEntropyLoss(weight=torch.ones(2))), parts)

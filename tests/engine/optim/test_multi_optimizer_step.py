@@ -25,7 +25,7 @@ from assay.engine import (
     SetValue,
     WarmupCosine,
 )
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.numerics.nan_debug import locate_backward_errors
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 
@@ -325,8 +325,8 @@ def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
 
     resumed.run()
 
-    assert {"optimizer.critic", "optimizer.maker"} < capture(whole).keys()
-    assert same_bits(capture(resumed), capture(whole))
+    assert {"optimizer.critic", "optimizer.maker"} < capture_state(whole).keys()
+    assert same_bits(capture_state(resumed), capture_state(whole))
     assert resumed.recorder.curve("train/lr/maker") == [
         p for p in whole.recorder.curve("train/lr/maker") if p[0] > 4
     ]

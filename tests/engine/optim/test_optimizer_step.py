@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from assay.core.errors import InputError
 from assay.core.ports import MemoryRecorder
 from assay.engine import Loader, NonFiniteError, OptimizerStep, Process, WarmupCosine
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import engine, kept, net, points, same_bits, supervised, weights_of
 
 F64 = torch.float64
@@ -309,7 +309,7 @@ def test_stop_leaves_everything_as_it_was_before_the_step(value: float, clip: fl
         runs.run()
 
     assert len(before) == 1
-    assert same_bits(capture(runs), before[0])
+    assert same_bits(capture_state(runs), before[0])
     assert all(weight.isfinite().all() for weight in runs.process.model.parameters())
 
 
@@ -392,7 +392,7 @@ def test_a_run_that_goes_on_after_a_skipped_step_has_the_bits_of_the_uninterrupt
 
     resumed.run()
 
-    assert same_bits(capture(resumed), capture(whole))
+    assert same_bits(capture_state(resumed), capture_state(whole))
     rates = whole.recorder.curve("train/lr")
     assert len({rate for _, rate in rates}) == 6  # a step that is left out still has its rate
     assert resumed.recorder.curve("train/lr") == rates[2:]

@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
 from assay.engine import Engine, Evaluate, Loader, MultiOptimizerStep, OptimizerStep, Supervised
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.optim.schedules import TorchSchedule
 from engine.toys import net, points
 
@@ -90,11 +90,11 @@ def test_a_resumed_run_lowers_the_rate_where_an_uninterrupted_one_does(at: int) 
     first.run()
 
     second, later = engine_of()
-    restore(second, capture(first))
+    restore(second, capture_state(first))
     second.run()
 
     assert rates + later == expected
-    assert "PlateauFollower" in capture(first)
+    assert "PlateauFollower" in capture_state(first)
 
 
 def test_a_metric_that_no_evaluation_gives_is_named() -> None:

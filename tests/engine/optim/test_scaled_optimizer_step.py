@@ -15,7 +15,7 @@ from assay.core.errors import InputError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, Save, Saver
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.precision import in_precision
 from assay.engine.optim.optimizer_step import OptimizerStep
@@ -130,7 +130,7 @@ def test_fp16_trains_on_the_cpu_and_its_scale_is_in_the_checkpoint() -> None:
     assert scale == 2.0**8
 
     again = made()
-    restore(again, capture(first))
+    restore(again, capture_state(first))
     assert again.process.backward.state_dict() == {"scale": scale, "since": 2, "overflows": 0}
 
 

@@ -47,12 +47,12 @@ from assay.engine.callbacks.ema import EMA
 from assay.engine.callbacks.norms import Norms
 from assay.engine.callbacks.save import Save
 from assay.engine.checkpoint import together
-from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import save_weights
 from assay.engine.loop.bus import on
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.metrics.outputs import Collect, SaveOutputs
 from assay.engine.numerics import deferred
 from assay.engine.numerics.dtensor import full_tensor, local_tensor
@@ -852,7 +852,7 @@ def trained(
             restore(engine, saver.load())
         engine.run()
     if stop_at and loader.rank == 0:
-        saver.save(capture(engine), Where(step=engine.state.step))
+        saver.save(capture_state(engine), Where(step=engine.state.step))
     engine.ranks.barrier()
     return engine
 
@@ -879,7 +879,7 @@ def noisy(folder: Path, rank: int, ranks: int, accumulate: int, workers: int, **
     )
     saver = Saver(folder / f"noisy-{accumulate}-{workers}")
     engine = trained(Means(net(dropout=0.4)), loader, ranks, saver, **how)
-    return digest(engine.process.model.state_dict())
+    return digest_state(engine.process.model.state_dict())
 
 
 def interrupted(rank: int, ranks: int) -> Any:

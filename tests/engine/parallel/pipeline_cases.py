@@ -35,13 +35,13 @@ from assay.engine import (
     Probe,
     Process,
 )
-from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.folder import Where
-from assay.engine.checkpoint.folder import load as load_folder
+from assay.engine.checkpoint.folder import load_parts as load_folder
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.engine.data.instance import DistTensorData, Instance
-from assay.engine.loop.engine_state import capture, own_parts, restore, share_of
+from assay.engine.loop.engine_state import capture_state, own_parts, restore, share_of
 from assay.engine.metrics.outputs import Collect
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
@@ -387,7 +387,7 @@ def saved() -> Any:
         return gather(value)
 
     pipeline.ranks.gather_pipeline = gather_counted
-    saver.save(capture(engine), Where(step=3))
+    saver.save(capture_state(engine), Where(step=3))
     own = saver.load(share=share_of(engine))
     whole = load_folder(folder / "step-000000003")
     box = [parts if rank == 0 else None]
@@ -396,7 +396,7 @@ def saved() -> Any:
     uncut, _ = train(dropout=0.4, parts=(EMA(0.5), Logbook()))
     return {
         "sent": sent,
-        "is whole": digest(whole) == digest(box[0]),
+        "is whole": digest_state(whole) == digest_state(box[0]),
         "read": sorted({name for part in ("model", "EMA") for name in weights_in(own[part])}),
         "own": sorted(dict(engine.process.model.named_parameters())),
         "written": sorted(
@@ -404,7 +404,8 @@ def saved() -> Any:
             for file in folder.glob(f"step-000000003/model{'-rank1' if rank else ''}.s*")
             for name in read_tensors(file)
         ),
-        "goes on": digest(own_parts(gone_on)["model"]) == digest(own_parts(uncut)["model"]),
+        "goes on": digest_state(own_parts(gone_on)["model"])
+        == digest_state(own_parts(uncut)["model"]),
         "steps": [gone_on.state.step, uncut.state.step],
         "logbook": whole["Logbook"]["seen"].tolist(),
     }

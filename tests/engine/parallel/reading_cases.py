@@ -21,8 +21,8 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from assay.core.errors import CheckpointError
 from assay.engine.callbacks.ema import EMA, evaluated_weights
 from assay.engine.checkpoint import own_share, tensor_file
-from assay.engine.checkpoint.codec import digest
-from assay.engine.checkpoint.folder import Where, load
+from assay.engine.checkpoint.codec import digest_state
+from assay.engine.checkpoint.folder import Where, load_parts
 from assay.engine.checkpoint.optimizer_state import NamedState
 from assay.engine.checkpoint.own_share import Share
 from assay.engine.checkpoint.saver import Saver
@@ -173,7 +173,7 @@ def read(save: Save, name: str, *, columns: bool = False, verify: bool = True) -
         }
     with counted() as count, listing_verified() as verified:
         parts = saver.load(share=Share(layouts=divided), verify=verify)
-    whole = load(saver.folder / "step-000000002")
+    whole = load_parts(saver.folder / "step-000000002")
     expected = {
         "model": {n: like(divided, n, each) for n, each in whole["model"].items()},
         "optimizer": {
@@ -194,7 +194,7 @@ def read(save: Save, name: str, *, columns: bool = False, verify: bool = True) -
         "files": sorted(path.name for path in saver.folder.glob("step-000000002/*.safetensors")),
         "share": sum(own.values()),
         "state": sum({id(each): each.nbytes for each in tensors(whole)}.values()),
-        "is equal": digest(found) == digest(expected),
+        "is equal": digest_state(found) == digest_state(expected),
         "listener": isinstance(parts["Listener"]["0.weight"], Tensor)
         and parts["Listener"]["0.weight"].sum().item(),
         "groups": parts["optimizer"]["groups"] == whole["optimizer"]["groups"],
@@ -269,12 +269,12 @@ def begun_from() -> Any:
     folder = saver.folder / "step-000000002"
     with counted() as count:
         weights = evaluated_weights(folder, Share(layouts=layouts(model)), mesh.readers)
-    averages = load(folder)["EMA"]["weights"]
+    averages = load_parts(folder)["EMA"]["weights"]
     return {
         "read": count[0],
         "share": 2 * sum(local_tensor(each).nbytes for each in model.parameters()),
         "is equal": all(
-            digest(weights[name]) == digest(like(layouts(model), name, each))
+            digest_state(weights[name]) == digest_state(like(layouts(model), name, each))
             for name, each in averages.items()
         ),
     }

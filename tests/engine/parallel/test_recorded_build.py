@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.core.errors import InputError
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
-from assay.engine.parallel.recorded_build import RecordedBuild, give_memory
+from assay.engine.parallel.recorded_build import RecordedBuild, UnrecordableError, give_memory
 from assay.engine.rehearse.fake import Fakes, is_foreign
 from assay.engine.rehearse.imagined_ranks import imagined_mesh
 from assay.engine.rehearse.ledger import Ledger
@@ -166,7 +165,7 @@ class Reads(nn.Module):
 @pytest.mark.parametrize("kind", [Elsewhere, Shares, Reads, lambda: nn.LSTM(40, 40)])
 def test_a_model_that_cannot_be_computed_later_is_refused(kind: Callable[[], nn.Module]) -> None:
     try:
-        with pytest.raises((InputError, RuntimeError)):
+        with pytest.raises((UnrecordableError, RuntimeError)):
             RecordedBuild(large_bytes=4096).build(kind)
     finally:
         Elsewhere.held.clear()

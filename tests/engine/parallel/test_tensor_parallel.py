@@ -19,7 +19,7 @@ from assay.core.sections import ParallelSection
 from assay.engine.parallel.join import partition_model
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.process_group import Mesh, init_mesh
-from assay.engine.parallel.tensor_parallel import check_plan, plan_of
+from assay.engine.parallel.tensor_parallel import check_plan, tensor_plan_of
 from engine.parallel.launching import answers
 from warm_python import Run
 
@@ -75,8 +75,10 @@ def test_a_layer_that_does_not_get_its_part_of_the_features_says_so(mesh: Mesh) 
 
 
 def test_a_plan_that_is_given_counts_before_that_of_the_model() -> None:
-    assert plan_of(Told()) == {"up": "colwise", "down": "rowwise"}
-    assert plan_of(Told(), {"up": "colwise_gather_output"}) == {"up": "colwise_gather_output"}
+    assert tensor_plan_of(Told()) == {"up": "colwise", "down": "rowwise"}
+    assert tensor_plan_of(Told(), {"up": "colwise_gather_output"}) == {
+        "up": "colwise_gather_output"
+    }
 
 
 def test_the_plan_of_a_part_is_that_of_the_model_under_its_name() -> None:
@@ -84,7 +86,7 @@ def test_the_plan_of_a_part_is_that_of_the_model_under_its_name() -> None:
         {"first": Told(), "second": nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))}
     )
 
-    assert plan_of(model) == {
+    assert tensor_plan_of(model) == {
         "first.up": "colwise",
         "first.down": "rowwise",
         "second.0": "colwise",
@@ -101,13 +103,13 @@ def test_linear_layers_with_more_than_an_activation_between_them_are_no_pair(
     between: nn.Module,
 ) -> None:
     with pytest.raises(InputError, match="how a Sequential is divided"):
-        plan_of(nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4)))
+        tensor_plan_of(nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 4)))
 
 
 def test_of_an_encoder_of_torch_the_layers_after_attention_are_divided() -> None:
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
 
-    plan = plan_of(nn.ModuleDict({"encoder": encoder, "head": nn.Linear(8, 2)}))
+    plan = tensor_plan_of(nn.ModuleDict({"encoder": encoder, "head": nn.Linear(8, 2)}))
 
     assert plan == {
         f"encoder.layers.{i}.{name}": how
@@ -118,7 +120,7 @@ def test_of_an_encoder_of_torch_the_layers_after_attention_are_divided() -> None
 
 def test_a_model_without_a_plan_is_told_how_to_give_one() -> None:
     with pytest.raises(InputError) as caught:
-        plan_of(nn.Conv2d(1, 1, 1))
+        tensor_plan_of(nn.Conv2d(1, 1, 1))
 
     assert "how a Conv2d is divided among processes is not known" in str(caught.value)
     assert "tensor_plan()" in str(caught.value)
@@ -137,7 +139,7 @@ def test_a_name_or_a_word_that_is_not_known_is_told_with_the_nearest(
     plan: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
-        plan_of(Told(), plan)
+        tensor_plan_of(Told(), plan)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +166,14 @@ def test_features_and_heads_that_do_not_divide_are_told_with_the_arithmetic(
     model: nn.Module, size: int, told: str
 ) -> None:
     with pytest.raises(InputError, match=told):
-        check_plan(model, plan_of(model), size)
+        check_plan(model, tensor_plan_of(model), size)
 
 
 def test_a_layer_that_is_none_or_is_used_twice_is_not_divided() -> None:
     tied = nn.ModuleDict({"words": nn.Embedding(6, 4), "scores": nn.Linear(4, 6, bias=False)})
     tied["scores"].weight = tied["words"].weight
     with pytest.raises(InputError, match=r"scores.weight is words.weight too"):
-        check_plan(tied, plan_of(tied, {"scores": "colwise"}), 2)
+        check_plan(tied, tensor_plan_of(tied, {"scores": "colwise"}), 2)
 
     with pytest.raises(InputError, match=r"norm is a LayerNorm"):
         check_plan(nn.ModuleDict({"norm": nn.LayerNorm(4)}), {"norm": "colwise"}, 2)
@@ -190,7 +192,7 @@ def test_the_plan_that_a_model_of_transformers_carries_is_used() -> None:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
 
-    plan = plan_of(model)
+    plan = tensor_plan_of(model)
 
     assert plan["model.layers.0.self_attn.q_proj"] == "colwise"
     assert plan["model.layers.0.mlp.down_proj"] == "rowwise"
@@ -198,7 +200,7 @@ def test_the_plan_that_a_model_of_transformers_carries_is_used() -> None:
     with pytest.raises(InputError, match=r"self_attn.config.num_key_value_heads = 1: 1 / 2 = 0.5"):
         check_plan(model, plan, 2)
     model.lm_head.weight = model.model.embed_tokens.weight
-    assert "lm_head" not in plan_of(model)
+    assert "lm_head" not in tensor_plan_of(model)
 
 
 @pytest.mark.thorough

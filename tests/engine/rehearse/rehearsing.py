@@ -13,7 +13,7 @@ from assay.engine import Supervised
 from assay.engine.callbacks.evaluate import metrics_of
 from assay.engine.data.batches import size_of
 from assay.engine.data.source import Window
-from assay.engine.rehearse.ladder import BuildFailedError, Parts, Site, rehearse
+from assay.engine.rehearse.ladder import BuildFailedError, Parts, Site, climb
 from assay.formats.rehearsal import Rehearsal
 
 Model = Callable[[], nn.Module]
@@ -58,7 +58,7 @@ def rehearsed(
             device=torch.device(device),
         )
 
-    return rehearse(build, limit_bytes=limit_bytes)
+    return climb(build, limit_bytes=limit_bytes)
 
 
 def window(batch: Any, micro_batches: int) -> Window:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from assay.engine.trace.fingerprint import fingerprint, fold, read
+from assay.engine.trace.fingerprint import fingerprint, fold, read_fingerprints
 
 ALGORITHMS: dict[str, Callable[[Tensor], int | Tensor]] = {"crc32": fingerprint, "fold64": fold}
 
@@ -48,7 +48,7 @@ def test_a_change_of_bits_changes_the_fingerprint(
         before = torch.randn(1000, generator=draw)
         after = before.clone()
         change(after)
-        first, second, again = read(
+        first, second, again = read_fingerprints(
             [ALGORITHMS[kind](each) for each in (before, after, before.clone())]
         )
         assert first == again != second
@@ -61,7 +61,13 @@ def test_equal_pairs_do_not_cancel(kind: str) -> None:
     take = ALGORITHMS[kind]
 
     assert (
-        len(set(read([take(torch.zeros(4)), take(torch.ones(4)), take(torch.full((4,), 2.0))])))
+        len(
+            set(
+                read_fingerprints(
+                    [take(torch.zeros(4)), take(torch.ones(4)), take(torch.full((4,), 2.0))]
+                )
+            )
+        )
         == 3
     )
 
@@ -72,8 +78,10 @@ def test_equal_pairs_do_not_cancel(kind: str) -> None:
 def test_every_dtype_and_length_has_a_fingerprint(dtype: torch.dtype) -> None:
     for size in (0, 1, 3, 5):
         tensor = torch.ones(size).to(dtype)
-        assert read([fingerprint(tensor)]) == read([fingerprint(tensor.clone())])
-        assert read([fold(tensor)]) == read([fold(tensor.clone())])
+        assert read_fingerprints([fingerprint(tensor)]) == read_fingerprints(
+            [fingerprint(tensor.clone())]
+        )
+        assert read_fingerprints([fold(tensor)]) == read_fingerprints([fold(tensor.clone())])
 
 
 def test_a_view_has_the_fingerprint_of_its_copy_and_a_sparse_tensor_that_of_its_parts() -> None:
@@ -87,8 +95,8 @@ def test_a_view_has_the_fingerprint_of_its_copy_and_a_sparse_tensor_that_of_its_
 
 def test_a_large_tensor_is_folded_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(1000)
-    whole = read([fold(tensor)])
+    whole = read_fingerprints([fold(tensor)])
 
     monkeypatch.setattr("assay.engine.trace.fingerprint._BLOCK", 64)
 
-    assert read([fold(tensor)]) == whole
+    assert read_fingerprints([fold(tensor)]) == whole

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from assay.core.errors import CheckpointError, InputError
-from assay.engine.checkpoint.codec import Encoded, decode, digest, encode
+from assay.engine.checkpoint.codec import Encoded, decode, digest_state, encode
 from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.formats.json_codec import write_atomic
 
@@ -97,7 +97,7 @@ def _digest(argument: Any, name: str) -> str:
                 hasher.update(chunk)
         return f"{os.fspath(argument)} {hasher.hexdigest()}"
     try:
-        return digest(argument)
+        return digest_state(argument)
     except CheckpointError as error:
         raise InputError(
             f"An argument of {name} is a {type(argument).__name__}; whether it has changed cannot "

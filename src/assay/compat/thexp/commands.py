@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.config import globs
-from assay.config.settings import Scope, UnknownVariableError, file_of, remove, variable_path
+from assay.config.settings import (
+    Scope,
+    UnknownVariableError,
+    file_of,
+    remove_setting,
+    variable_path,
+)
 from assay.core.errors import InputError
 from assay.store.layout import open_project
 
@@ -52,4 +58,4 @@ def _remove(scope: Scope, name: str) -> None:
     known = globs.list_config(globa=scope == "global", local=scope == "local")
     if name not in known:
         raise UnknownVariableError(name, known)
-    remove(file_of(globs.settings, scope), variable_path(name))
+    remove_setting(file_of(globs.settings, scope), variable_path(name))

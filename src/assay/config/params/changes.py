@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from assay.config.overrides import DELETE, Setting, origin_in
-from assay.config.params.coercion import Choice, CoercionError, Range, describe, fit, parse, type_of
+from assay.config.params.coercion import (
+    Choice,
+    CoercionError,
+    Range,
+    describe,
+    fit,
+    parse_literal,
+    type_of,
+)
 from assay.config.params.group import Holder, caller, child, is_holder, store_at
 from assay.config.tree import KeyPath, Leaf, dotted, parse_dotted, problem_at
 from assay.core.diagnostics import Origin, Problem
@@ -96,7 +104,7 @@ def change(root: Holder, setting: Setting, unknown: Unknown) -> list[Problem]:
     return assign(
         root,
         path,
-        parse(text),
+        parse_literal(text),
         origin=setting.value.origin,
         key_origin=setting.key_origin(),
         unknown="allow" if setting.creates else unknown,

@@ -22,7 +22,7 @@ class CoercionError(Exception):
     """Value that does not fit; the message says what is wanted, as in "a whole number"."""
 
 
-def parse(text: str) -> Any:
+def parse_literal(text: str) -> Any:
     """Parse an override's literal, or a tuple, list or dictionary in Python's syntax.
 
     >>> parse("1e-3"), parse("(1, 5)"), parse("{'a': None}"), parse("adam")
@@ -167,7 +167,7 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     typed: list[str | None]
     if isinstance(value, str) and text is not None and "," in text:
         typed = list(_split(text))
-        value = [parse(each) for each in typed if each is not None]
+        value = [parse_literal(each) for each in typed if each is not None]
     elif isinstance(value, tuple | list):
         typed = [None] * len(value)
     else:

@@ -94,7 +94,7 @@ class ParamDict(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        raise AttributeError(unknown_name(name, self), name=name, obj=self)
+        raise AttributeError(unknown_parameter(name, self), name=name, obj=self)
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
@@ -102,7 +102,7 @@ class ParamDict(dict[str, Any]):
 
     def __delattr__(self, name: str) -> None:
         if name not in self:
-            raise AttributeError(unknown_name(name, self), name=name, obj=self)
+            raise AttributeError(unknown_parameter(name, self), name=name, obj=self)
         del self[name]
 
     def update(self, /, *others: Any, **more: Any) -> None:
@@ -209,7 +209,7 @@ def caller() -> Origin:
     return Origin(source=frame.f_code.co_filename, line=frame.f_lineno)
 
 
-def unknown_name(name: str, known: Iterable[str]) -> str:
+def unknown_parameter(name: str, known: Iterable[str]) -> str:
     """Return the message that `name` is unknown, with the parameter that was probably meant."""
     near = did_you_mean(name, known)
     return f"there is no parameter `{name}`" + (f", {near}" if near else "")

@@ -45,7 +45,7 @@ from assay.config.params.group import (
     child,
     is_holder,
     store_at,
-    unknown_name,
+    unknown_parameter,
 )
 from assay.config.sources.classes import PYTHON, node_of, table_of
 from assay.config.tree import KeyPath, Table, dotted, parse_dotted, problem_at, set_at
@@ -131,7 +131,7 @@ class BaseParams:
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and name in self._own.declared_by:
             raise AttributeError(_no_value(name), name=name, obj=self)
-        raise AttributeError(unknown_name(name, self._names()), name=name, obj=self)
+        raise AttributeError(unknown_parameter(name, self._names()), name=name, obj=self)
 
     def __delattr__(self, name: str) -> None:
         if name.startswith("_"):
@@ -139,7 +139,7 @@ class BaseParams:
         elif name in self.__dict__:
             self._drop(name)
         else:
-            raise AttributeError(unknown_name(name, self._names()), name=name, obj=self)
+            raise AttributeError(unknown_parameter(name, self._names()), name=name, obj=self)
 
     def __getitem__(self, key: str) -> Any:
         """Return the value at a dotted key."""
@@ -149,7 +149,7 @@ class BaseParams:
                 value = child(value, part)
             except KeyError:
                 known = value.keys() if hasattr(value, "keys") else ()
-                raise KeyError(f"{key}: {unknown_name(str(part), known)}") from None
+                raise KeyError(f"{key}: {unknown_parameter(str(part), known)}") from None
         return value
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -392,7 +392,9 @@ class BaseParams:
         if name not in self.__dict__ and name not in own.declared_by:
             _check_name(name, type(self).__mro__, origin)
             if own.is_locked:
-                what = f"{type(self).__name__} is locked and {unknown_name(name, self._names())}"
+                what = (
+                    f"{type(self).__name__} is locked and {unknown_parameter(name, self._names())}"
+                )
                 raise InputError(what, where=str(origin))
         value = (
             self._notes.admit(name, value, origin)

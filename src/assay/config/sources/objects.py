@@ -36,7 +36,7 @@ _OTHER_TYPE = "_target_"
 """`type` as Hydra, detectron2 and LiBai call it; told and renamed after the tree is made."""
 
 
-def read(value: object, source: str) -> tuple[Table, list[Problem]]:
+def read_object(value: object, source: str) -> tuple[Table, list[Problem]]:
     """Return the tree of a mapping, a Params or a dataclass, and the problems in it."""
     origin = Origin(source=source)
     maker = TreeMaker({}, origin)
@@ -99,7 +99,7 @@ def lift(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any
     return made
 
 
-def mark(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
+def mark_sections(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
     """Note a module's assignments, made on plain dictionaries, on the Sections of `lift`."""
     fresh = {id(made) for given, made in memo.values() if made is not given}
     for edit in reversed(file.edits):
@@ -446,7 +446,7 @@ _AS_TEXT = {*_PLAIN, "load_weights"}
 _NEAR = 0.75
 
 
-def sections_of(
+def tree_of_module(
     module: types.ModuleType, file: SourceFile, files: dict[str, SourceFile]
 ) -> tuple[Table, list[Problem]]:
     """Return the tree of an executed config, and its problems; `files` are all that were read."""

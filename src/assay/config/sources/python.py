@@ -23,7 +23,7 @@ from typing import Any
 
 from assay.config.lazy import Section, calling_frame
 from assay.config.older_systems.names import names_left_out, offer_import
-from assay.config.sources.objects import OversizedError, lift, mark, sections_of
+from assay.config.sources.objects import OversizedError, lift, mark_sections, tree_of_module
 from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
 from assay.config.sources.source_map import SourceFile
@@ -54,7 +54,7 @@ def read_all(text: str, source: str, *, path: Path, user_dirs: Sequence[Path]) -
     with loading.active(), reads_from_outside(loading.is_own) as outside:
         try:
             module = loading.run(path, source=source, text=text)
-            root, problems = sections_of(module, loading.files[str(path)], loading.files)
+            root, problems = tree_of_module(module, loading.files[str(path)], loading.files)
         except OversizedError as stop:
             root, problems = empty, [stop.problem]
         except ConfigError as error:
@@ -171,7 +171,7 @@ class _Loading:
                 entry = file.name(key)
                 expression = entry.value if entry is not None else None
                 module.__dict__[key] = lift(value, expression, memo)
-        mark(vars(module), file, memo)
+        mark_sections(vars(module), file, memo)
         return module
 
     def importer(self, path: Path) -> Callable[..., types.ModuleType]:

@@ -27,7 +27,7 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError
 
 
-def read(text: str, source: str, *, excerpt: bool = False) -> Table:
+def read_toml(text: str, source: str, *, excerpt: bool = False) -> Table:
     """Return the tree of a TOML text. Raises ConfigError with every syntax error and duplicate.
 
     `excerpt` keeps the text in every origin, for a `source` that is no file.

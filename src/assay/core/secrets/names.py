@@ -95,12 +95,12 @@ def is_secret(name: str, value: str) -> bool:
     True
     """
     how = sureness(name)
-    if not how or not is_given(value):
+    if not how or not may_be_secret(value):
         return False
     return how == "surely" or is_opaque(_SCHEME.sub("", value.strip()))
 
 
-def is_given(value: str) -> bool:
+def may_be_secret(value: str) -> bool:
     """Return whether a value may be a secret: not empty, a placeholder, a reference or a path."""
     value = value.strip()
     return len(value) > 2 and not _NO_SECRET.fullmatch(value) and not _is_path(value)
@@ -113,7 +113,7 @@ def is_distinct(value: str) -> bool:
     >>> [is_distinct(value) for value in values]
     [True, True, False, False, False]
     """
-    if not is_given(value) or len(value) < 8:
+    if not may_be_secret(value) or len(value) < 8:
         return False
     if value.isalpha() and value.islower():
         return len(value) >= 16
@@ -144,7 +144,7 @@ def is_like_password(word: str) -> bool:
     >>> [is_like_password(word) for word in words]
     [True, True, True, False, False]
     """
-    if not 6 <= len(word) <= 200 or not is_given(word) or _MARKUP.search(word):
+    if not 6 <= len(word) <= 200 or not may_be_secret(word) or _MARKUP.search(word):
         return False
     if is_opaque(word):
         return True

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Literal
 
-from assay.core.secrets.names import is_given, is_like_password, is_opaque, is_secret
+from assay.core.secrets.names import is_like_password, is_opaque, is_secret, may_be_secret
 
 Kind = Literal["text", "data", "code"]
 """Kind of a text: prose or output; values, as YAML; code, in which only strings are values."""
@@ -117,7 +117,7 @@ class Places:
         group = "value" if match["value"] else "assigned"
         word = match[group].rstrip(".,;:!?)]}>")
         is_quoted = bool(match["quote"]) and self.kind == "text"
-        if is_like_password(word) or (is_quoted and len(word) > 5 and is_given(word)):
+        if is_like_password(word) or (is_quoted and len(word) > 5 and may_be_secret(word)):
             yield match.start(group), match.start(group) + len(word)
 
     # --------------------------------------------------------------------------------------- below
@@ -179,7 +179,7 @@ class Places:
     def _is_value(self, value: str, *, is_plain: bool) -> bool:
         """Return whether what stands below a secret name is a value, and no word or code."""
         if self.kind == "data" or (self.kind == "text" and not is_plain):
-            return is_given(value)
+            return may_be_secret(value)
         if self.kind == "code" and is_plain:
             return is_opaque(value, 20)
         return is_like_password(value)

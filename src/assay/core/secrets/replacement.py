@@ -11,10 +11,10 @@ from typing import Any
 from assay.core.secrets.names import (
     REDACTED,
     is_distinct,
-    is_given,
     is_like_password,
     is_opaque,
     is_secret,
+    may_be_secret,
     sureness,
 )
 from assay.core.secrets.places import Kind
@@ -252,7 +252,7 @@ def _given_in(words: Sequence[str]) -> Iterator[tuple[str, int]]:
     for word in words:
         assigned = _ASSIGNMENT.match(word)
         if option and not word.startswith("-"):
-            if (option in _OPTIONS and is_given(word)) or is_secret(option, word):
+            if (option in _OPTIONS and may_be_secret(word)) or is_secret(option, word):
                 yield word, 0
             elif option in ("u", "user") and ":" in word:
                 yield word, word.index(":") + 1

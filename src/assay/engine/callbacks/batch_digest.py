@@ -7,7 +7,7 @@ from hashlib import blake2b
 from assay.core.errors import CheckpointError
 from assay.core.events import Event, Handler
 from assay.core.facts import Warned
-from assay.engine.checkpoint.codec import digest, digest_tensor
+from assay.engine.checkpoint.codec import digest_state, digest_tensor
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
 from assay.engine.numerics.structures import tensors_in
@@ -44,7 +44,7 @@ class BatchDigest:
         if indices is not None:
             self._indices.append(indices)
         try:
-            found = digest(batch)
+            found = digest_state(batch)
         except CheckpointError:  # a class of somebody: what counts in it are its tensors
             inside = [digest_tensor(tensor) for tensor in tensors_in(batch)]
             found = " ".join(inside)

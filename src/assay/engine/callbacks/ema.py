@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
-from assay.engine.checkpoint.folder import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.engine.checkpoint.own_share import Readers, Share, load_share
 from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.engine import Engine
@@ -219,7 +219,7 @@ def evaluated_weights(
     )
     names = ("model", *averages)
     parts = (
-        load(folder, parts=names)
+        load_parts(folder, parts=names)
         if share is None
         else load_share(folder, share, parts=names, readers=readers)
     )
@@ -244,6 +244,6 @@ def load_to_evaluate(
         report = fit_weights(process.model, evaluated_weights(path), resizes=not how, **how)
         beside = tuple(p.name for p in manifests.read(path).parts if p.name in PROCESS_PARTS)
         if beside:
-            load_process_state(process, load(path, parts=beside))
+            load_process_state(process, load_parts(path, parts=beside))
         return report
     return load_weights(process.model, path, **how)

@@ -30,7 +30,7 @@ from assay.engine.loop.process import Process
 from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric
 from assay.engine.metrics.outputs import Evaluation, Pipes, check_mergeable, gather_evaluation
-from assay.engine.numerics.seed import EVALUATE, key, restore_generators, seed_all
+from assay.engine.numerics.seed import EVALUATE, restore_generators, seed_all, stream_key
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
 from assay.engine.parallel.pipeline import Pipeline
@@ -405,7 +405,7 @@ class _BatchLoop:
     def _seed_batch(self, number: int) -> None:
         split = self.measures.evaluation.split
         place = number * self.ranks.size + self.ranks.rank
-        seed_all(key(self.seed, EVALUATE, crc32(split.encode()), place))
+        seed_all(stream_key(self.seed, EVALUATE, crc32(split.encode()), place))
 
     def _measure(self, output: Any) -> None:
         self.measures.count(self.batch)

@@ -15,7 +15,7 @@ from assay.core.events import At, Event, Handler
 from assay.core.facts import Warned
 from assay.engine.loop.bus import Before
 from assay.engine.loop.engine import Engine
-from assay.engine.metrics.outputs import keep_artifact
+from assay.engine.metrics.outputs import try_keep_artifact
 from assay.engine.numerics.structures import tensors_by_path
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Probe:
                 return
         if seen:
             name = f"probe/step-{step:09d}.safetensors"
-            keep_artifact(engine.recorder, save(seen), name, step=engine.state.step)
+            try_keep_artifact(engine.recorder, save(seen), name, step=engine.state.step)
         else:
             message = f"Probe: none of {', '.join(self.match)} gave a tensor; nothing was saved."
             engine.recorder.tell(Warned(message=message, step=step))

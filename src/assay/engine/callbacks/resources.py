@@ -20,7 +20,7 @@ from assay.core.events import NEVER, At, Event, Handler
 from assay.core.nvml import open_nvml
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.metrics.outputs import keep_artifact
+from assay.engine.metrics.outputs import try_keep_artifact
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.sparse import components
 from assay.engine.numerics.structures import tensors_in
@@ -379,10 +379,10 @@ class Profile:
             done.export_chrome_trace(str(trace))
             packed = gzip.compress(trace.read_bytes(), mtime=0)
         step = engine.state.step
-        keep_artifact(engine.recorder, packed, f"{name}.json.gz", step=step)
+        try_keep_artifact(engine.recorder, packed, f"{name}.json.gz", step=step)
         by = "self_cuda_time_total" if engine.device.type == "cuda" else "self_cpu_time_total"
         table = done.key_averages().table(sort_by=by, row_limit=50)
-        keep_artifact(engine.recorder, table.encode(), f"{name}.txt", step=step)
+        try_keep_artifact(engine.recorder, table.encode(), f"{name}.txt", step=step)
 
     def leave(self) -> None:
         if self._profile is not None:

@@ -29,7 +29,7 @@ from assay.engine.checkpoint.state_trials import ModelTrial, try_optimizer_state
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.engine_state import capture, own_parts
+from assay.engine.loop.engine_state import capture_state, own_parts
 from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
@@ -292,7 +292,7 @@ class Save:
         }
         info["train/loss"] = state.loss
         return self.saver.prepare(
-            capture(engine),
+            capture_state(engine),
             Where(step=state.step, epoch=state.epoch, samples=state.samples),
             kind=kind,
             info=info,

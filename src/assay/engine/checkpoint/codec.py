@@ -137,7 +137,7 @@ def decode(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
         raise CheckpointError("The checkpoint is nested too deep.") from None
 
 
-def digest(state: Any) -> str:
+def digest_state(state: Any) -> str:
     """Return a digest of a tree of state, independent of mapping order and memory layout."""
     return digest_encoded(encode(state))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
 from assay.core.regular_file import read_bytes
-from assay.engine.checkpoint.codec import Encoded, decode, digest
+from assay.engine.checkpoint.codec import Encoded, decode, digest_state
 from assay.engine.checkpoint.tensor_file import read_tensors, side_by_side, write_files
 from assay.formats import manifest as manifests
 from assay.formats.manifest import (
@@ -95,13 +95,13 @@ def write(folder: Path, contents: Contents, *, like: Iterable[Path] = ()) -> Man
     written = write_files(folder, {name: part.tensors for name, part in contents.parts.items()})
     for name, part in contents.parts.items():
         own = dict.fromkeys(written[name].values())
-        files += [write_tree(folder, name, part), *own]
+        files += [write_state_tree(folder, name, part), *own]
         names = tuple(file.name for file in own)
         listed.append(CheckpointPart(name=name, tree=f"{name}.json", files=names))
     return publish(folder, contents, files, listed, like=like)
 
 
-def write_tree(folder: Path, name: str, part: Encoded) -> ManifestFile:
+def write_state_tree(folder: Path, name: str, part: Encoded) -> ManifestFile:
     """Write the file of a part with everything but its tensors."""
     return _write_file(folder, f"{name}.json", _json(part.tree))
 
@@ -124,7 +124,7 @@ def publish(
     return manifest
 
 
-def load(
+def load_parts(
     folder: Path, *, parts: tuple[str, ...] | None = None, verify: bool = True
 ) -> dict[str, Any]:
     """Return the parts of the checkpoint in a folder, by name: all, or those asked for.
@@ -307,13 +307,13 @@ def differing(left: Path, right: Path) -> dict[str, list[str]]:
 
     CheckpointError for one that is damaged.
     """
-    a = load(left)
-    b = load(right)
+    a = load_parts(left)
+    b = load_parts(right)
     return {part: _names(a.get(part), b.get(part)) for part in sorted(a.keys() | b.keys())}
 
 
 def _names(left: Any, right: Any) -> list[str]:
-    if digest(left) == digest(right):
+    if digest_state(left) == digest_state(right):
         return []
     ours = dict(_leaves(left, ""))
     theirs = dict(_leaves(right, ""))
@@ -323,7 +323,7 @@ def _names(left: Any, right: Any) -> list[str]:
 def _leaves(state: Any, path: str) -> Iterator[tuple[str, str]]:
     """Return the digest of every leaf of a state, by path."""
     if not isinstance(state, Mapping | list):
-        yield path, digest(state)
+        yield path, digest_state(state)
         return
     for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
         yield from _leaves(value, f"{path}.{key}" if path else str(key))

@@ -25,7 +25,7 @@ _SAFE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_PARTS = 64
 
 
-def parts_of(state: Any) -> dict[str, Any]:
+def state_parts(state: Any) -> dict[str, Any]:
     """Return a state as parts that can be read alone."""
     if _is_table_of_parts(state):
         return {name: _state_of(value) for name, value in state.items()}
@@ -110,7 +110,7 @@ def on_host(parts: Mapping[str, Encoded]) -> dict[str, Encoded]:
     return found
 
 
-def check_names(name: str, parts: Iterable[str]) -> None:
+def check_part_names(name: str, parts: Iterable[str]) -> None:
     """Raise CheckpointError for a name of a checkpoint or a part that is unsafe as a file."""
     for part in parts:
         if not _is_safe_part(part):

@@ -16,15 +16,15 @@ from assay.core.errors import CheckpointError, InputError
 from assay.engine.checkpoint import folder as folders
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import encode
-from assay.engine.checkpoint.folder import Contents, Where, load, sync_folder
+from assay.engine.checkpoint.folder import Contents, Where, load_parts, sync_folder
 from assay.engine.checkpoint.given_state import (
     WHOLE,
-    check_names,
+    check_part_names,
     copy_into,
     name_from,
     on_host,
-    parts_of,
     plain_info,
+    state_parts,
 )
 from assay.engine.checkpoint.own_share import Readers, Share, load_share
 from assay.engine.checkpoint.tensor_file import Staging
@@ -132,7 +132,7 @@ class Saver:
         existing: Existing,
     ) -> Manifest:
         return self.save(
-            parts_of(state), Where(step=step), kind=kind, info=info, name=name, existing=existing
+            state_parts(state), Where(step=step), kind=kind, info=info, name=name, existing=existing
         )
 
     def find_checkpoints(self) -> list[Checkpoint]:
@@ -189,7 +189,7 @@ class Saver:
         `staging` until then.
         """
         name = name or folder_of_step(where.step)
-        check_names(name, parts)
+        check_part_names(name, parts)
         try:
             encoded = {part: encode(state, path=part) for part, state in parts.items()}
         except CheckpointError as error:
@@ -325,7 +325,7 @@ class Saver:
         share: Share | None,
     ) -> dict[str, Any]:
         if share is None:
-            return load(folder, parts=parts, verify=verify)
+            return load_parts(folder, parts=parts, verify=verify)
         return load_share(folder, share, parts=parts, verify=verify, readers=self.readers)
 
     def _complete(self) -> list[Checkpoint]:

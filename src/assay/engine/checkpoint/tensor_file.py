@@ -21,7 +21,7 @@ from assay.core.directory import create_file
 from assay.core.errors import AssayError, CheckpointError, RecordError
 from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes
-from assay.formats.json_codec import from_plain, parse_json
+from assay.formats.json_codec import dataclass_from, parse_json
 from assay.formats.manifest import ManifestFile
 
 Item = TypeVar("Item")
@@ -219,7 +219,8 @@ def _read_header(
         raise ValueError("its header is no table")
     try:
         entries = [
-            (name, from_plain(_HeaderEntry, entry, where=name)) for name, entry in header.items()
+            (name, dataclass_from(_HeaderEntry, entry, where=name))
+            for name, entry in header.items()
         ]
     except RecordError as error:
         raise ValueError(error.what) from error

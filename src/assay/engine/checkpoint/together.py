@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from assay.core.errors import AssayError, CheckpointError
-from assay.engine.checkpoint.folder import Contents, publish, write_tree
+from assay.engine.checkpoint.folder import Contents, publish, write_state_tree
 from assay.engine.checkpoint.tensor_file import write_files
-from assay.formats.json_codec import from_plain, to_plain
+from assay.formats.json_codec import dataclass_from, to_plain
 from assay.formats.manifest import (
     CheckpointPart,
     Manifest,
@@ -107,11 +107,11 @@ def publish_together(
     parts: list[CheckpointPart] = []
     for name, part in contents.parts.items():
         own = dict.fromkeys(
-            from_plain(ManifestFile, file)
+            dataclass_from(ManifestFile, file)
             for each in written
             for file in each.get(name, {}).values()
         )
-        files += [write_tree(folder, name, part), *own]
+        files += [write_state_tree(folder, name, part), *own]
         parts.append(
             CheckpointPart(
                 name=name,

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.formatting import name_some
-from assay.engine.checkpoint.folder import load, separate
+from assay.engine.checkpoint.folder import load_parts, separate
 from assay.engine.checkpoint.optimizer_state import load_optimizer_state
 from assay.engine.checkpoint.tensor_file import (
     read_tensors,
@@ -333,7 +333,7 @@ def read_foreign(
     """
     place = Path(path)
     if place.is_dir():
-        return load(place, verify=verify)
+        return load_parts(place, verify=verify)
     if not place.exists():
         raise InputError("There is no checkpoint here.", where=str(place), fix="Look at the path.")
     if place.suffix == ".safetensors":

@@ -13,7 +13,7 @@ import torch
 
 from assay.core.errors import InputError
 from assay.engine.data.adopt import as_source
-from assay.engine.data.batches import digest, leaves, size_of
+from assay.engine.data.batches import digest_sample, leaves, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
@@ -227,7 +227,7 @@ def _load_pass(source: Source, epoch: int, start: int, accumulate: int) -> _Pass
         one.samples += window.samples
         one.batches += len(window.batches)
         for i, batch in enumerate(window.batches):
-            at = {number * accumulate + i: (number, digest(batch))}
+            at = {number * accumulate + i: (number, digest_sample(batch))}
             _add(one.seen, at, batch, number)
     one.rest_s = perf_counter() - begun - one.first_s
     return one
@@ -269,7 +269,7 @@ class _Describe:
         batch = first if is_ready else self.collate([sample for _, sample in numbered])
         seen = _Seen()
         _add(seen, {}, batch, [index for index, _ in numbered])
-        return [(index, digest(sample)) for index, sample in numbered], seen
+        return [(index, digest_sample(sample)) for index, sample in numbered], seen
 
 
 def _passes(loader: Loader, workers: int, *passes: Sequence[Task]) -> list[_Seen]:

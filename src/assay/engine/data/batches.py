@@ -88,7 +88,7 @@ def leaves(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, within)
 
 
-def digest(sample: Any) -> int:
+def digest_sample(sample: Any) -> int:
     """32 bits that say whether two samples are the same; what is no value counts by its type."""
     value = 0
     for name, leaf in leaves(sample):

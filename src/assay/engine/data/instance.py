@@ -218,7 +218,7 @@ def has_parts(batch: Any) -> bool:
     return parts_of(batch) is not None
 
 
-def names_in(batch: Any) -> tuple[str, ...]:
+def part_names(batch: Any) -> tuple[str, ...]:
     """Return the names of the parts; () for a tensor, and for a tuple without names."""
     if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
         return ()
@@ -237,13 +237,13 @@ def part_of(batch: Any, name: Part) -> Any:
         raise InputError(
             f"A batch has no {name!r}; it is {describe_parts(batch)}.",
             where="[process] input, target",
-            fix=did_you_mean(str(name), names_in(batch)) or "Name a part that it has.",
+            fix=did_you_mean(str(name), part_names(batch)) or "Name a part that it has.",
         ) from None
 
 
 def describe_parts(batch: Any) -> str:
     """Return the kind of a batch with its names, as "a mapping of image, label"."""
-    names = names_in(batch)
+    names = part_names(batch)
     if isinstance(batch, Mapping):
         return f"a mapping of {', '.join(names)}" if names else "an empty mapping"
     if isinstance(batch, list | tuple) and not names:

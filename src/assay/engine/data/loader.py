@@ -19,7 +19,7 @@ from assay.core.schema import LOADER_CLASHES
 from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import collate as collate_samples
-from assay.engine.data.batches import digest, pin
+from assay.engine.data.batches import digest_sample, pin
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.plan import Order, Plan, blocks, samples_in
 from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
@@ -207,7 +207,7 @@ class Loader:
             prepare_worker(fetch, number=0, workers=self.workers)
             if (init := self._options["worker_init"]) is not None:
                 init(0)
-        return fetch.notes, [digest(fetch(*task)) for task in tasks]
+        return fetch.notes, [digest_sample(fetch(*task)) for task in tasks]
 
     @property
     def steps_per_epoch(self) -> int:

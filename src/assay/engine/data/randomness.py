@@ -19,17 +19,17 @@ import torch
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.data.batches import digest, refuse_none
+from assay.engine.data.batches import digest_sample, refuse_none
 from assay.engine.numerics.seed import (
     SAMPLE,
     SEEDERS,
     LentGenerators,
     comparable_state,
-    key,
     key_all,
     keys,
     restore_generators,
     seeders_of,
+    stream_key,
 )
 
 Randomness = Literal["sample", "batch", "none"]
@@ -113,7 +113,7 @@ class Fetch:
 
     def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
         if self.randomness != "sample":
-            self._seed(key(self.seed, SAMPLE, self._split_key, epoch, position))
+            self._seed(stream_key(self.seed, SAMPLE, self._split_key, epoch, position))
             return self._fetch(indices)
         if self._drawn or self._keyed or self._own:
             return self._collate(self._keyed_items(epoch, position, indices), indices)
@@ -208,7 +208,7 @@ class Fetch:
     def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
         """Load the first sample several times and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
-        value = key(self.seed, SAMPLE, self._split_key, epoch, position)
+        value = stream_key(self.seed, SAMPLE, self._split_key, epoch, position)
         with restore_generators():
             digest_of_first = self._digest(first, value)
             if self._digest(first, value) != digest_of_first:
@@ -238,7 +238,7 @@ class Fetch:
         self._seed(value)
         before = comparable_state()
         is_batch = self.randomness == "batch"
-        found = digest(self._items(first) if is_batch else self._each(first))
+        found = digest_sample(self._items(first) if is_batch else self._each(first))
         after = comparable_state()
         drawn = {name for name in SEEDERS if after[name] != before[name]}
         if drawn and self.randomness == "none":

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from assay.core.errors import InputError, did_you_mean
 from assay.engine.data.plan import Order, Plan
 from assay.engine.data.randomness import epoch_followers, set_epoch
-from assay.engine.numerics.seed import ORDER, key, restore_generators, seed_all
+from assay.engine.numerics.seed import ORDER, restore_generators, seed_all, stream_key
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -170,7 +170,7 @@ class _ByWeight:
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
-        drawn = uniform(key(self._seed, ORDER, epoch, 1), positions) * self._ends[-1]
+        drawn = uniform(stream_key(self._seed, ORDER, epoch, 1), positions) * self._ends[-1]
         # right: a sample of weight 0 has no room of its own
         places: Ints = np.searchsorted(self._ends, drawn, side="right").astype(np.int64)
         return np.minimum(places, len(self._ends) - 1)
@@ -204,7 +204,7 @@ class _WithoutReplacement(_Epochwise):
 
     def _draw_indices(self, epoch: int) -> Ints:
         counters = np.arange(len(self._weights), dtype=np.uint64)
-        drawn = uniform(key(self._seed, ORDER, epoch, 2), counters)
+        drawn = uniform(stream_key(self._seed, ORDER, epoch, 2), counters)
         with np.errstate(divide="ignore"):
             # Exponential clocks with these rates: the first to ring are drawn.
             waits = -np.log1p(-drawn) / self._weights
@@ -246,14 +246,14 @@ class _ByClass:
         rounds = np.arange(first, last + 1, dtype=np.int64)
         cells = rounds[:, None] * classes + np.arange(classes)
         counters = cells.astype(np.uint64).ravel()
-        drawn = uniform(key(self._seed, ORDER, 3), counters)
+        drawn = uniform(stream_key(self._seed, ORDER, 3), counters)
         return np.argsort(drawn.reshape(cells.shape), axis=1)
 
     def _samples_of(self, number: int, rounds: Ints) -> Ints:
         """Return the sample that a class gives in each round: all of its samples, then all anew."""
         members = self._members[number]
         count = len(members)
-        seed = _as_signed(key(self._seed, ORDER, 4, number))
+        seed = _as_signed(stream_key(self._seed, ORDER, 4, number))
         plan = Plan(count, seed=seed, shuffle=True)
         cycles, places = np.divmod(rounds, count)
         found = np.empty(len(rounds), dtype=np.int64)
@@ -291,7 +291,7 @@ class _Grouped:
         batches = indices[: whole * size].reshape(whole, size)
         rest = indices[whole * size :]
         counters = np.arange(whole, dtype=np.uint64)
-        drawn = uniform(key(self._seed, ORDER, epoch, begin, 5), counters)
+        drawn = uniform(stream_key(self._seed, ORDER, epoch, begin, 5), counters)
         turns = np.argsort(drawn, kind="stable")
         return np.concatenate([batches[turns].ravel(), rest])
 
@@ -358,7 +358,7 @@ class Listed(_Epochwise):
         return first
 
     def _ask_sampler(self, epoch: int) -> list[Any]:
-        value = key(self._seed, ORDER, epoch, 6)
+        value = stream_key(self._seed, ORDER, epoch, 6)
         if self._followers is None:
             self._followers = epoch_followers(self._sampler)
         set_epoch(self._followers, epoch, again=True)  # which may be how it begins anew

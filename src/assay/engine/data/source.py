@@ -15,11 +15,11 @@ from torch.utils.data import DataLoader
 
 from assay.core import object_graph
 from assay.core.errors import InputError
-from assay.engine.data.batches import digest, length_of, size_of
+from assay.engine.data.batches import digest_sample, length_of, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.randomness import epoch_followers, generators_in, key_generator, set_epoch
 from assay.engine.data.worker_shares import WorkerShare, share_out, why_unknown
-from assay.engine.numerics.seed import BATCH, key, restore_generators, seed_all
+from assay.engine.numerics.seed import BATCH, restore_generators, seed_all, stream_key
 
 REPLAYED, STATEFUL = "exact (replayed)", "exact (state_dict)"
 TRIED = 3
@@ -149,7 +149,7 @@ class Replayed:
         """Load the first batches of epochs, one after another; return digests of the last one's."""
         digests: list[int] = []
         for epoch in epochs:
-            digests = [digest(batch) for batch in islice(self._begin(epoch, 0), TRIED)]
+            digests = [digest_sample(batch) for batch in islice(self._begin(epoch, 0), TRIED)]
         return digests
 
     def _why(self, first: list[int], fresh: Callable[[], list[int]]) -> str:
@@ -209,11 +209,11 @@ class Replayed:
         self._key_own(epoch)
         with restore_generators(keyed=True):
             # Some loaders draw as they begin: those of torch, for their workers.
-            seed_all(key(self.seed, BATCH, epoch, -1))
+            seed_all(stream_key(self.seed, BATCH, epoch, -1))
             iterator = iter(self.batches)
         while True:
             with restore_generators(keyed=True):
-                seed_all(key(self.seed, BATCH, epoch, number))
+                seed_all(stream_key(self.seed, BATCH, epoch, number))
                 try:
                     batch = next(iterator)
                 except StopIteration:
@@ -232,7 +232,7 @@ class Replayed:
                 self.batches.generator = torch.Generator()
             self._generators = [generator for generator, _ in generators_in(self.batches)]
         for number, generator in enumerate(self._generators):
-            key_generator(generator, key(self.seed, BATCH, epoch, -2 - number))
+            key_generator(generator, stream_key(self.seed, BATCH, epoch, -2 - number))
 
     def _cut(self, iterator: Iterator[Any]) -> Iterator[Window]:
         if self.accumulate == 1:
@@ -346,7 +346,7 @@ class StatefulData(Replayed):
         digests: list[int] = []
         states: list[Any] = []
         for batch in islice(self._begin(epoch, 0), TRIED):
-            digests.append(digest(batch))
+            digests.append(digest_sample(batch))
             if not states:
                 states.append(self.batches.state_dict())  # type: ignore[attr-defined]
         return digests, states[0] if states else None
@@ -354,7 +354,7 @@ class StatefulData(Replayed):
     def _digest_after(self, state: Any, epoch: int) -> list[int]:
         """Return digests of the batches that follow after the first, from its state on."""
         self.batches.load_state_dict(state)  # type: ignore[attr-defined]
-        return [digest(batch) for batch in islice(self._begin(epoch, 1), TRIED - 1)]
+        return [digest_sample(batch) for batch in islice(self._begin(epoch, 1), TRIED - 1)]
 
     def _note_inside(self, windows: Iterator[Window]) -> Iterator[Window]:
         for window in windows:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import collate as default
-from assay.engine.data.batches import digest, refuse_none, size_of
+from assay.engine.data.batches import digest_sample, refuse_none, size_of
 from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
 from assay.engine.data.source import OTHERS, TRIED, Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
@@ -126,7 +126,7 @@ class StreamLoader:
             for epoch in epochs:
                 digests = []
                 for window in islice(twin.windows(epoch, 0), TRIED):
-                    digests.append([digest(batch) for batch in window.batches])
+                    digests.append([digest_sample(batch) for batch in window.batches])
                     if len(digests) == 1:
                         position = twin.state_dict()
         return digests, position
@@ -138,7 +138,7 @@ class StreamLoader:
         twin.load_state_dict(position)
         with restore_generators():
             windows = islice(twin.windows(epoch, 1), TRIED - 1)
-            return [[digest(batch) for batch in window.batches] for window in windows]
+            return [[digest_sample(batch) for batch in window.batches] for window in windows]
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from assay.core.errors import InputError
-from assay.engine.data.batches import digest, leaves
+from assay.engine.data.batches import digest_sample, leaves
 from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.numerics import private_torch
 
@@ -123,7 +123,7 @@ def _order_of(data: DataLoader[Any]) -> Literal["split", "alike", "shuffled", "u
 def _digest_first(data: DataLoader[Any], number: int, *, seed: int) -> list[list[int]]:
     """Return the first samples of one worker, each a digest of each of its leaves."""
     samples = islice(_iterate(data, number, seed), FIRST)
-    return [[digest({name: leaf}) for name, leaf in leaves(sample)] for sample in samples]
+    return [[digest_sample({name: leaf}) for name, leaf in leaves(sample)] for sample in samples]
 
 
 def _count(data: DataLoader[Any], number: int | None) -> int:

@@ -27,7 +27,7 @@ from assay.engine.data.worker_faults import find_death
 from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandLoop
-from assay.engine.loop.engine_state import as_stateful, resume
+from assay.engine.loop.engine_state import as_stateful, resume_engine
 from assay.engine.loop.epoch import EpochTimes, no_batch
 from assay.engine.loop.expected_length import ExpectedLength
 from assay.engine.loop.process import Process
@@ -216,7 +216,7 @@ class Engine(TrainLoop):
         later checkpoints are set aside. CheckpointError for a name that is not there, or when none
         of those there can be read.
         """
-        return resume(self, saver, name)
+        return resume_engine(self, saver, name)
 
     def keep(self, thing: Kept) -> Kept:
         """Keep the state of an object in every checkpoint, and give it back in `resume`; return it.

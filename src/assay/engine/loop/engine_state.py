@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Warned
-from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
 from assay.engine.checkpoint.own_share import Share
 from assay.engine.checkpoint.saver import Saver
@@ -25,7 +25,7 @@ PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "st
 `optimizer.critic`."""
 
 
-def capture(engine: RunParts) -> dict[str, Any]:
+def capture_state(engine: RunParts) -> dict[str, Any]:
     """Everything that this process writes into a checkpoint, by part.
 
     Each listener with a state is a part of its own.
@@ -124,7 +124,7 @@ def restore_changed(engine: RunParts, parts: Mapping[str, Any], changed: Sequenc
         put_settings(optimizer, settings, names)
 
 
-def resume(engine: RunParts, saver: Saver, name: str | int = "") -> int:
+def resume_engine(engine: RunParts, saver: Saver, name: str | int = "") -> int:
     """Restore the newest readable checkpoint of `saver`, or the one named; return its step.
 
     See `Engine.resume`.
@@ -156,7 +156,8 @@ def unlike(engine: RunParts, parts: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, state in parts.items()
-        if name in now and digest(now[name]) != digest(distribute_state_like(now[name], state))
+        if name in now
+        and digest_state(now[name]) != digest_state(distribute_state_like(now[name], state))
     ]
 
 

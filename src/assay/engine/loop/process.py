@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from assay.core.errors import InputError
 from assay.core.formatting import name_some
 from assay.engine.data.batches import size_of
-from assay.engine.data.instance import Part, describe_parts, has_parts, names_in, part_of
+from assay.engine.data.instance import Part, describe_parts, has_parts, part_names, part_of
 from assay.engine.loop.state import State
 from assay.engine.metrics.means import LoggedMeans
 from assay.engine.metrics.metric import Metric
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.numerics.seed import HOOK, key, restore_generators, seed_all
+from assay.engine.numerics.seed import HOOK, restore_generators, seed_all, stream_key
 from assay.engine.numerics.sparse import entries
 from assay.engine.numerics.structures import map_values
 from assay.engine.optim.criterion import (
@@ -32,7 +32,7 @@ from assay.engine.optim.criterion import (
 from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
-from assay.engine.optim.reductions import Reduction, Reductions, name_of
+from assay.engine.optim.reductions import Reduction, Reductions, display_name
 
 Model = nn.Module
 
@@ -125,7 +125,7 @@ class Process(ABC):
     def _call_batch_hook(self, batch: Any) -> Any:
         assert self.batch_hook is not None
         # The engine has keyed torch by the micro-step.
-        own = key(torch.default_generator.initial_seed() % 2**63, HOOK)
+        own = stream_key(torch.default_generator.initial_seed() % 2**63, HOOK)
         with restore_generators():
             seed_all(own)
             batch = self.batch_hook(batch)
@@ -147,7 +147,7 @@ class Process(ABC):
     def _note_unweighed(self, who: object) -> None:
         """Note that the loss of `who` has no weight, unless it was said before."""
         if self.unweighed is not None:
-            self.unweighed = name_of(who)
+            self.unweighed = display_name(who)
 
     def attach(self, state: State, device: torch.device, logged: LoggedMeans) -> None:
         """An engine begins to run this process on `device`; `state` says where it is."""
@@ -272,7 +272,7 @@ class Supervised(Process):
         inputs = [part_of(batch, name) for name in self._input]
         if self._has_one_target and not targets:
             # It was left out: the criterion has its arguments by name, metrics want a target.
-            usual = (name for name in names_in(batch) if name in TARGET_NAMES)
+            usual = (name for name in part_names(batch) if name in TARGET_NAMES)
             targets = [part_of(batch, name) for name in usual]
         return inputs, targets[0] if targets and self._has_one_target else tuple(targets)
 
@@ -284,7 +284,7 @@ class Supervised(Process):
 
     def _takes_fields(self, pred: Any) -> bool:
         """Return True where a model may return this in place of a tensor."""
-        return bool(names_in(pred)) and (self._call is not None or self.criterion is None)
+        return bool(part_names(pred)) and (self._call is not None or self.criterion is None)
 
     def _output(self, pred: Any, target: Any) -> dict[str, Any]:
         if isinstance(pred, Tensor):
@@ -339,7 +339,7 @@ def outputs_by_name(pred: Any) -> dict[str, Any]:
     """Return what a model gave by name; `pred` is its prediction, if one can be told."""
     if isinstance(pred, Tensor):
         return {"pred": pred}
-    fields = {name: part_of(pred, name) for name in names_in(pred)}
+    fields = {name: part_of(pred, name) for name in part_names(pred)}
     named = [name for name in PREDICTION_NAMES if name in fields]
     tensors = [name for name, value in fields.items() if isinstance(value, Tensor)]
     if found := named or (tensors if len(tensors) == 1 else []):
@@ -370,7 +370,7 @@ def _several(names: Part | Sequence[Part]) -> tuple[Part, ...]:
 
 def _not_taken(batch: Any) -> InputError:
     fix = "Return such pairs from the data set, or write your own Process."
-    names = [f'"{name}"' for name in names_in(batch)]
+    names = [f'"{name}"' for name in part_names(batch)]
     if not names and isinstance(batch, list | tuple):
         names = [str(place) for place in range(len(batch))]
     if len(names) > 1:

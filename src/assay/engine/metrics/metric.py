@@ -99,7 +99,7 @@ class Adapted:
 
     def value(self) -> float | Mapping[str, Any]:
         """Return the metric's number or matrix; several by name."""
-        found = parts_of("", self.metric.compute())
+        found = result_parts("", self.metric.compute())
         return (
             found[""]
             if found.keys() == {""}
@@ -120,7 +120,7 @@ def as_metric(name: str, metric: Any) -> Metric:
     )
 
 
-def parts_of(name: str, value: Any) -> dict[str, Any]:
+def result_parts(name: str, value: Any) -> dict[str, Any]:
     """Return a metric's result by name: `acc`, `acc/part` of a mapping, `acc/0` of a vector.
 
     The part "" of a mapping is `acc` itself. Each part is a number or a `Matrix`, as every array of
@@ -140,13 +140,13 @@ def parts_of(name: str, value: Any) -> dict[str, Any]:
             return {name: Matrix(value)}
         items = value.reshape(-1).tolist() if _dims(value) else value
         if len(items) == 1:
-            return parts_of(name, items[0])
+            return result_parts(name, items[0])
         parts = [(f"{name}/{place}", item) for place, item in enumerate(items)]
     else:
         return {name: float(value)}
     found: dict[str, Any] = {}
     for part, item in parts:
-        found |= parts_of(part, item)
+        found |= result_parts(part, item)
     return found
 
 

@@ -21,13 +21,13 @@ from torch import Tensor
 from assay.core.errors import AssayError, InputError, choose, did_you_mean
 from assay.core.facts import Warned
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.metrics.metric import Adapted, Matrix, parts_of
+from assay.engine.metrics.metric import Adapted, Matrix, result_parts
 from assay.engine.optim.data_parallel_group import DataParallelGroup
 from assay.engine.optim.losses import LOSS
 from assay.formats.json_codec import dumps
 
 
-def keep_artifact(recorder: Recorder, data: bytes, name: str, *, step: int) -> None:
+def try_keep_artifact(recorder: Recorder, data: bytes, name: str, *, step: int) -> None:
     """Keep `data` as a file of the run; warn when that fails."""
     with _warn_of_failure(recorder, name, step):
         recorder.artifact(data, name)
@@ -71,7 +71,7 @@ class Evaluation:
 
     def add(self, name: str, value: Any) -> None:
         """Add a result: numbers become metrics; a matrix is kept as a table and as a picture."""
-        for key, part in parts_of(f"{self.split}/{name}", value).items():
+        for key, part in result_parts(f"{self.split}/{name}", value).items():
             if isinstance(part, Matrix):
                 keep_matrix(self.recorder, part, key, step=self.step)
             else:
@@ -253,7 +253,7 @@ class SaveOutputs:
             f"{dumps({**where, 'index': index, **row})}\n" for index, row in enumerate(rows)
         ).encode()
         name = f"{evaluation.split}/{self.name}_step{evaluation.step}.jsonl"
-        keep_artifact(evaluation.recorder, data, name, step=evaluation.step)
+        try_keep_artifact(evaluation.recorder, data, name, step=evaluation.step)
         self._batches = []
 
 

@@ -44,7 +44,7 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
-def key(*numbers: int) -> int:
+def stream_key(*numbers: int) -> int:
     """A 64-bit key from up to six signed 64-bit integers (blake2b)."""
     return int.from_bytes(blake2b(_PACK[len(numbers)](*numbers), digest_size=8).digest(), "little")
 
@@ -68,14 +68,14 @@ def streams(seed: int, splits: Iterable[str]) -> dict[str, int]:
     The other keys follow from the seed.
     """
     first = {
-        "weights": key(seed, INIT),
-        "order of an epoch": key(seed, ORDER, 0),
-        "a step": key(seed, STEP, 0, 0),
+        "weights": stream_key(seed, INIT),
+        "order of an epoch": stream_key(seed, ORDER, 0),
+        "a step": stream_key(seed, STEP, 0, 0),
     }
     for split in splits:
         name = crc32(split.encode())
-        first[f"samples of {split}"] = key(seed, SAMPLE, name, 0, 0)
-        first[f"evaluation of {split}"] = key(seed, EVALUATE, name, 0)
+        first[f"samples of {split}"] = stream_key(seed, SAMPLE, name, 0, 0)
+        first[f"evaluation of {split}"] = stream_key(seed, EVALUATE, name, 0)
     return first
 
 
@@ -151,12 +151,12 @@ class StepRandomness:
     def key(self, step: int, micro_batch: int = 0, stage: int = 0) -> int:
         """Return the key of a micro-batch of a step, and of a pipeline stage after the first."""
         if stage:
-            return key(self.seed, STEP, step, micro_batch, stage)
+            return stream_key(self.seed, STEP, step, micro_batch, stage)
         if micro_batch:
-            return key(self.seed, STEP, step, micro_batch)
+            return stream_key(self.seed, STEP, step, micro_batch)
         if step not in self._keys:  # made one by one, keys would take several times as long
             steps = range(step, step + KEYS_AHEAD)
-            self._keys = {each: key(self.seed, STEP, each, 0) for each in steps}
+            self._keys = {each: stream_key(self.seed, STEP, each, 0) for each in steps}
         return self._keys[step]
 
     def begin(self, step: int, micro_batch: int = 0, stage: int = 0) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import InputError, choose, nearest
 from assay.core.formatting import name_some
-from assay.engine.data.instance import Part, names_in, part_of
+from assay.engine.data.instance import Part, part_names, part_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.out_of_memory import is_out_of_memory
@@ -109,7 +109,7 @@ class CriterionCall:
         self._bindings: dict[_Given, _Binding] = {}
 
     def __call__(self, pred: Any, targets: Sequence[Any], batch: Any) -> Any:
-        given = _Given(names_in(pred), names_in(batch), len(targets))
+        given = _Given(part_names(pred), part_names(batch), len(targets))
         found = self._bindings.get(given)
         if found is None:
             found = self._bindings[given] = _Binder(self, given).bind()

@@ -29,7 +29,7 @@ from assay.engine.optim.losses import (
     Read,
     WeightedLoss,
     as_weighted,
-    check_names,
+    check_loss_names,
     divisor_of,
     read_now,
     sum_losses,
@@ -176,7 +176,7 @@ class Gradients:
 
         The weight that divides the gradients of a sum is known at the end of the window.
         """
-        check_names(losses, self.factors)
+        check_loss_names(losses, self.factors)
         if torch.is_anomaly_enabled():
             self._differentiate_each(losses)
         micro = self._micro

@@ -223,7 +223,7 @@ def check_loss(loss: object, who: str) -> None:
     raise InputError(f"{who[0].upper()}{who[1:]} {what}", where="forward_step", fix=fix)
 
 
-def check_names(losses: Mapping[str, Loss], factors: Mapping[str, float]) -> None:
+def check_loss_names(losses: Mapping[str, Loss], factors: Mapping[str, float]) -> None:
     """Raise InputError for a factor without a loss, and for a loss that gives no gradient."""
     for name in factors:
         if name not in losses:

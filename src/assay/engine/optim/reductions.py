@@ -167,7 +167,7 @@ class Reductions(TorchFunctionMode):
 
 
 def _unknown(who: object) -> InputError:
-    name = name_of(who)
+    name = display_name(who)
     return InputError(
         f"A step has several micro-batches, and what {name} divides its loss by is unknown:"
         " they cannot be added up.",
@@ -176,7 +176,7 @@ def _unknown(who: object) -> InputError:
     )
 
 
-def name_of(who: object) -> str:
+def display_name(who: object) -> str:
     """Return the name by which a person knows a criterion or a model."""
     return who.__name__ if inspect.isroutine(who) else type(who).__name__
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from assay.core.errors import PeerError, RankError
 from assay.core.signals import Obeyed, exception_for, is_crash
 from assay.engine.parallel.watchdog import WatchedRank, offer_stack
-from assay.formats.json_codec import from_plain, parse_json, write_json
+from assay.formats.json_codec import dataclass_from, parse_json, write_json
 from assay.formats.lease import process_start
 from assay.formats.task_report import TaskReport, read_report, write_report
 
@@ -108,7 +108,7 @@ class RankFolder:
     def ranks(self) -> dict[int, int]:
         """Process ids of the ranks that have begun; 0 for one that is just about to."""
         return {
-            int(file.name.partition("-")[2]): int(read_text(file) or 0)
+            int(file.name.partition("-")[2]): int(read_if_there(file) or 0)
             for file in self.path.glob("pid-*")
         }
 
@@ -201,7 +201,7 @@ class RankFolder:
     def given_order(self) -> EndOrder | None:
         """Return the order that was given, None without one."""
         with suppress(FileNotFoundError):
-            return from_plain(EndOrder, parse_json((self.path / _ORDER).read_bytes()))
+            return dataclass_from(EndOrder, parse_json((self.path / _ORDER).read_bytes()))
         return None
 
     @contextmanager
@@ -244,7 +244,7 @@ def pass_on_heard(launcher: Path, number: int) -> None:
 
 def heard_signal(launcher: Path) -> int:
     """Return the first signal that a launcher heard, 0 without one."""
-    return int(read_text(launcher / _HEARD) or 0)
+    return int(read_if_there(launcher / _HEARD) or 0)
 
 
 class DeathReports:
@@ -278,7 +278,7 @@ def _await_death(folder: RankFolder, rank: int, pid: int) -> None:
         folder.report_death(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
 
 
-def cause_of(error: BaseException, ranks: RankFolder | None) -> BaseException:
+def error_behind(error: BaseException, ranks: RankFolder | None) -> BaseException:
     """Return the error of another rank if `error` only says that it ended; else `error`."""
     if ranks is None:
         return error
@@ -307,7 +307,7 @@ def is_ending(ranks: RankFolder | None) -> bool:
     return ranks is not None and bool(ranks.ended_by())
 
 
-def read_text(file: Path) -> str:
+def read_if_there(file: Path) -> str:
     """Read a file, "" where there is none."""
     return file.read_text(encoding="utf-8") if file.exists() else ""
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from assay.core.errors import InputError
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import map_values, tensors_in
@@ -34,6 +33,10 @@ _OVERWRITES = frozenset(
     {_OP.normal_, _OP.uniform_, _OP.fill_, _OP.zero_, _OP.exponential_, _OP.log_normal_}
 )
 """Operations that leave nothing of what the tensor was that they write into."""
+
+
+class UnrecordableError(Exception):
+    """Reason why a model has to be built whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class RecordedBuild(DispatchMode):  # type: ignore[no-untyped-call]
     def build(self, constructor: Callable[[], Model]) -> Model:
         """Return the model that `constructor` makes, with large tensors on the device `meta`.
 
-        InputError for one whose large tensors cannot be computed later, or are held elsewhere.
+        UnrecordableError for one whose large tensors cannot be computed later, or are held elsewhere.
         """
         with private_torch.with_fakes(self._fakes), self:
             model = constructor()
@@ -141,7 +144,7 @@ class RecordedBuild(DispatchMode):  # type: ignore[no-untyped-call]
         if not self._holds_all(model):
             gc.collect()  # what only a cycle holds
             if not self._holds_all(model):
-                raise InputError("a large tensor is held outside of its modules, or twice")
+                raise UnrecordableError("a large tensor is held outside of its modules, or twice")
         own = vars(self._empty((), (), torch.float32)).keys() | {"_is_param"}
         for tensor in self.tensors(model):
             place = self.find(tensor)
@@ -350,12 +353,14 @@ def _generator_of(kwargs: Mapping[str, Any]) -> torch.Generator:
 
 
 def _refuse(func: Any, inputs: Sequence[Tensor], kwargs: Mapping[str, Any]) -> None:
-    """Raise InputError for what cannot be repeated as it was."""
+    """Raise UnrecordableError for what cannot be repeated as it was."""
     is_elsewhere = kwargs.get("device") not in (None, _CPU)
     is_lazy = any(tensor.is_conj() or tensor.is_neg() for tensor in inputs)
     if private_torch.overload_packet(func) is _OP.resize_ or is_elsewhere or is_lazy:
         raise _not_repeatable(func)
 
 
-def _not_repeatable(func: Any) -> InputError:
-    return InputError(f"{private_torch.operation_name(func)} of a large tensor is not repeatable")
+def _not_repeatable(func: Any) -> UnrecordableError:
+    return UnrecordableError(
+        f"{private_torch.operation_name(func)} of a large tensor is not repeatable"
+    )

@@ -75,7 +75,7 @@ def apply_tensor_plan(
     Those on the device `meta` get theirs later.
     """
     size = mesh.size()
-    found = plan_of(model, plan)
+    found = tensor_plan_of(model, plan)
     check_plan(model, found, size)
     group = mesh.get_group()
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -110,7 +110,7 @@ def describe_tensor_plan(model: nn.Module) -> str:
     return f"tensor: each process has a part of {name_some(shown, 4)}"
 
 
-def plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
+def tensor_plan_of(model: nn.Module, given: Mapping[str, Any] | None = None) -> Plan:
     """Return the style of each divided module by name; InputError for unknown names or none.
 
     The plan is `given`, else that of `tensor_plan()` of the model or of modules in it, else the

@@ -42,7 +42,7 @@ def finding_of(error: BaseException, open_calls: Sequence[ModuleCall], behind: s
     call = open_calls[-1] if open_calls else None
     source, line = user_line(error)
     return Finding(
-        kind=kind_of(error),
+        kind=error_kind(error),
         message=_message_of(error),
         module=call.name if call is not None else behind,
         given=call.given if call is not None else "",
@@ -74,7 +74,7 @@ def why_not(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def kind_of(error: BaseException) -> Kind:
+def error_kind(error: BaseException) -> Kind:
     """Return the kind of an error, by its class and its words."""
     if isinstance(error, CriterionError) and error.__cause__ is not None:
         error = error.__cause__

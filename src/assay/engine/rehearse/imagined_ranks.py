@@ -28,7 +28,7 @@ from assay.engine.rehearse.ladder import (
     BuildFailedError,
     Parts,
     Site,
-    rehearse,
+    climb,
     rehearse_rank,
 )
 from assay.formats.rehearsal import Finding, PeakMemory, PipelineRank, Rehearsal
@@ -160,7 +160,7 @@ def rehearse_pipeline(
             yield parts
 
     begun = time.perf_counter()
-    whole = replace(rehearse(build), memory=None, evaluation=None, traffic=())
+    whole = replace(climb(build), memory=None, evaluation=None, traffic=())
     if staged is None:  # nothing could be built
         return whole
     findings = tuple(_at_stage(each, staged.stage) for each in whole.findings)

@@ -118,7 +118,7 @@ class RungAttempt:
     failure: StepFailedError | None = None
 
 
-def rehearse(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
+def climb(build: Build, *, limit_bytes: int | None = None) -> Rehearsal:
     """Try one training step, one evaluation step and one checkpoint; report what they need.
 
     `limit_bytes` is the memory of the device: a peak above it is a failure, and the largest batch

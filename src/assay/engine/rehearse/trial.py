@@ -27,9 +27,9 @@ from assay.engine.parallel.pipeline import Pipeline
 from assay.engine.parallel.pipeline_stages import Shapes, scale_shapes
 from assay.engine.rehearse.fake import is_device_mismatch, is_unfakeable, watched_resizes
 from assay.engine.rehearse.findings import (
+    error_kind,
     finding_of,
     is_from_torch,
-    kind_of,
     unchecked_finding,
     why_not,
 )
@@ -312,7 +312,7 @@ class Trial:
         if real is None:
             return StepFailedError(finding, error, certainty="none")
         if error is cause:
-            finding = replace(finding, kind=kind_of(real), message=why_not(real))
+            finding = replace(finding, kind=error_kind(real), message=why_not(real))
         return StepFailedError(finding, error, certainty="sure")
 
     def _update(self) -> None:

@@ -62,7 +62,7 @@ def _mix(words: Tensor) -> Tensor:
     return words ^ (words >> 15)
 
 
-def read(marks: Sequence[int | Tensor]) -> list[int]:
+def read_fingerprints(marks: Sequence[int | Tensor]) -> list[int]:
     """Return fingerprints as unsigned numbers; a device is waited for once."""
     there = [mark for mark in marks if isinstance(mark, Tensor)]
     fetched = iter(torch.stack(there).tolist() if there else ())

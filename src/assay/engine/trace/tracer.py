@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError
 from assay.core.events import ALWAYS, At, Event, Every, Handler, When
 from assay.engine.callbacks.ema import EMA
-from assay.engine.checkpoint.codec import digest
+from assay.engine.checkpoint.codec import digest_state
 from assay.engine.data.loader import planned_indices
 from assay.engine.loop.engine import Engine
 from assay.engine.numerics import private_torch
@@ -28,7 +28,7 @@ from assay.engine.numerics.private_torch import DispatchMode
 from assay.engine.numerics.structures import tensors_by_path, tensors_in
 from assay.engine.rehearse.fake import is_foreign
 from assay.engine.rehearse.module_stack import ModuleStack
-from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read
+from assay.engine.trace.fingerprint import algorithm_of, fingerprint, read_fingerprints
 from assay.formats.trace_file import (
     PHASES,
     SAMPLE_INDICES,
@@ -224,14 +224,14 @@ class Tracer:
 
     def open_evaluation(self, engine: Engine) -> None:
         """Remember the buffers before an evaluation, which should not write any."""
-        self._evaluated = read(
+        self._evaluated = read_fingerprints(
             [fingerprint(each) for *_, each in _weights(engine, parameters=False)]
         )
 
     def close_evaluation(self, engine: Engine) -> None:
         """Write the buffers that an evaluation has written."""
         buffers = list(_weights(engine, parameters=False))
-        marks = read([fingerprint(each) for *_, each in buffers])
+        marks = read_fingerprints([fingerprint(each) for *_, each in buffers])
         written = [
             buffer
             for buffer, mark, before in zip(buffers, marks, self._evaluated, strict=False)
@@ -325,7 +325,7 @@ class Tracer:
     def _flush(self, step: int) -> None:
         """Write the records phase by phase, in an order that micro-batches do not change."""
         self._entries.sort(key=lambda entry: PHASES.index(entry[0].phase))
-        marks = read([mark for _, _, mark in self._entries])
+        marks = read_fingerprints([mark for _, _, mark in self._entries])
         entries = [
             (site.id, occurrence, mark)
             for (site, occurrence, _), mark in zip(self._entries, marks, strict=True)
@@ -349,7 +349,7 @@ def _weights(engine: Engine, *, parameters: bool) -> Iterator[tuple[str, str, Te
 def _digest(batch: Any) -> int:
     """Return 64 bits of what a batch without tensors holds; 0 for what cannot be told."""
     try:
-        found = digest(batch)
+        found = digest_state(batch)
     except CheckpointError:
         return 0
     return int.from_bytes(blake2b(found.encode(), digest_size=8).digest(), "little")

@@ -11,7 +11,7 @@ from assay.core.errors import AssayError, InputError
 from assay.core.ids import id_of_folder
 from assay.query.run_row import ARCHIVED
 from assay.record import edits
-from assay.store.trash import bring_back, list_removed, remove
+from assay.store.trash import bring_back, list_removed, remove_run
 from assay.web.answers import (
     ErrorBody,
     HomeOf,
@@ -161,7 +161,7 @@ def _do(home: Home, run_id: str, given: Act) -> None:
                     where=str(folder.path),
                     fix="remove it by hand",
                 )
-            remove(folder)
+            remove_run(folder)
         case _:
             raise InputError(f"There is no act {given.act}.")
 

@@ -15,7 +15,7 @@ from assay.query.importance import Importances, importances
 from assay.query.inbox import Message, at_of
 from assay.store.known_projects import all_projects, lost_projects
 from assay.store.layout import scan_runs
-from assay.store.read_marks import mark
+from assay.store.read_marks import mark_read
 from assay.store.refresh_index import Synchronized
 from assay.store.saved_views import (
     SavedView,
@@ -163,10 +163,10 @@ def unread(home: HomeOf) -> int:
 def mark_messages(home: HomeOf, watches: WatchesOf, given: Marked) -> int:
     """Mark messages as read or unread, and return how many are unread now."""
     if given.everything:
-        mark(home.project, [], until_ns=time.time_ns())
+        mark_read(home.project, [], until_ns=time.time_ns())
     if given.ids:
         moments = [(each, at_of(each)) for each in given.ids]
-        mark(home.project, moments, is_read=given.is_read)
+        mark_read(home.project, moments, is_read=given.is_read)
     watches.of(home).announce(Synchronized(), inbox=True)
     return sum(not message.is_read for message in home.inbox.messages())
 

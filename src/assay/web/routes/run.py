@@ -17,7 +17,7 @@ from assay.query.media_kind import Media
 from assay.query.rerun import Command, commands_for, rerun_of
 from assay.query.run import RunView
 from assay.query.text_files import text_files
-from assay.record.readme import revision_of
+from assay.record.readme import readme_revision
 from assay.store.artifacts import Artifact
 from assay.store.blobs import FileBlobs
 from assay.web.answers import (
@@ -207,7 +207,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         line=line_of(row),
         status_text=view.status_text,
         desc=view.desc,
-        desc_digest=revision_of(view.desc),
+        desc_digest=readme_revision(view.desc),
         path=str(view.path.absolute()),
         config_path=view.file.config_path,
         parent=view.file.parent,

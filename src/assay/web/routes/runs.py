@@ -13,11 +13,11 @@ from fastapi import Depends, Query, Request, Response
 from assay.core.errors import InputError
 from assay.query.catalog import Asked
 from assay.query.columns import COLUMNS
-from assay.query.curves import CurveView, draw, file_stamp
+from assay.query.curves import CurveView, draw_curves, file_stamp
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
 from assay.web.answers import HomeOf, Model, as_json, make_router, spell_for_page
-from assay.web.curve_bytes import pack
+from assay.web.curve_bytes import pack_curves
 from assay.web.site import Home
 
 MAX_LIMIT = 2_000
@@ -227,9 +227,10 @@ def curves(
             series_by_begin.setdefault(begins.get(run_id, low), {})[run_id] = series
     for begin, series in series_by_begin.items():
         part = view if begin == low else replace(view, low=begin)
-        found += draw(series, metric, part, widths=widths)
+        found += draw_curves(series, metric, part, widths=widths)
     facts = {"missing": [each for each in ids if each not in rows], "revisions": revisions}
-    return Response(pack(found, facts), media_type="application/octet-stream", headers=headers)
+    body = pack_curves(found, facts)
+    return Response(body, media_type="application/octet-stream", headers=headers)
 
 
 def _series_of(

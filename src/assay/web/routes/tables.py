@@ -12,7 +12,7 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.formats.json_codec import to_plain
 from assay.query.catalog import Asked
-from assay.query.result_tables import ShownCell, ShownTable, follow, follow_links, seen_now
+from assay.query.result_tables import ShownCell, ShownTable, cell_behind, follow_links, seen_now
 from assay.record import table_edits
 from assay.record.table_edits import TableChange
 from assay.store.refresh_index import Synchronized
@@ -24,9 +24,9 @@ from assay.store.tables import (
     TableEdit,
     read_history,
     read_table,
-    revision_of,
     table_file,
     table_names,
+    table_revision,
 )
 from assay.web.answers import HomeOf, MissingError, Model, make_router, spell_for_page
 from assay.web.routes.live import WatchesOf
@@ -263,7 +263,7 @@ def import_table(home: HomeOf, watches: WatchesOf, name: Name, given: CsvText) -
 @router.post("/api/follow")
 def follow_link(home: HomeOf, given: LinkFacts) -> CellFacts:
     """Return what a link would show, before it is put into a cell."""
-    return _cell(follow(_link(given), home.catalog))
+    return _cell(cell_behind(_link(given), home.catalog))
 
 
 def _has_rows(given: NewTable) -> bool:
@@ -296,7 +296,7 @@ def _link(given: LinkFacts) -> Link:
 
 def _with_seen(link: Link, home: Home) -> Link:
     """Return a link that remembers what it shows now."""
-    return replace(link, seen=seen_now(follow(link, home.catalog)))
+    return replace(link, seen=seen_now(cell_behind(link, home.catalog)))
 
 
 def _change(given: ChangeFacts, before: ResultTable, home: Home) -> TableChange:
@@ -325,7 +325,7 @@ def _change(given: ChangeFacts, before: ResultTable, home: Home) -> TableChange:
 def _revision(home: Home, name: str) -> str:
     """Return the revision of a table, "" for one that `_read` refuses."""
     try:
-        return revision_of(home.project, name)
+        return table_revision(home.project, name)
     except OSError:
         return ""
 

@@ -22,7 +22,7 @@ from assay.engine import (
     StepFunction,
     Supervised,
 )
-from assay.engine.numerics.seed import STEP, key, seed_torch
+from assay.engine.numerics.seed import STEP, seed_torch, stream_key
 from engine.toys import hard_net, points, same_bits, weights_of
 
 Trained = tuple[nn.Module, Engine]
@@ -210,7 +210,7 @@ def test_the_reference_is_a_loop_without_assay() -> None:
     train = Loader(points(32), batch_size=12, shuffle=True, seed=5)
     for step in range(9):
         (window, *_) = train.windows(*divmod(step, 3))
-        seed_torch(key(5, STEP, step, 0))
+        seed_torch(stream_key(5, STEP, step, 0))
         loss = mse_loss(model(window.batches[0][0]), window.batches[0][1])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ from assay.engine import (
     Saver,
 )
 from assay.engine.checkpoint.saver import load
-from assay.engine.loop.engine_state import capture, restore
+from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import (
     Noisy,
     engine,
@@ -359,7 +359,7 @@ def test_optimizers_of_torch_are_given_by_name(is_wrapped: bool) -> None:
             optimizer.step()
 
     assert runs.state.step == 6
-    assert {"optimizer.first", "optimizer.last"} <= capture(runs).keys()
+    assert {"optimizer.first", "optimizer.last"} <= capture_state(runs).keys()
     assert all(not torch.equal(value, before[name]) for name, value in weights_of(model).items())
 
 

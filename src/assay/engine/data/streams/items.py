@@ -19,7 +19,7 @@ from assay.engine.data.streams.stream import (
     StreamStage,
     at_least_one,
     drawing_under,
-    name_of,
+    function_name,
 )
 
 
@@ -34,10 +34,10 @@ class Map(StreamStage):
         return _MapCursor(source.open(way, below), self, way, lane, given)
 
     def draws(self) -> list[str]:
-        return [name_of(self.function)] if self.random else []
+        return [function_name(self.function)] if self.random else []
 
     def makers(self) -> list[str]:
-        return [name_of(self.function)]
+        return [function_name(self.function)]
 
 
 class _MapCursor(CountingCursor):
@@ -56,7 +56,7 @@ class _MapCursor(CountingCursor):
                 return self.stage.function(item)
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(
-                f"while {name_of(self.stage.function)} was given item {self.given} of epoch "
+                f"while {function_name(self.stage.function)} was given item {self.given} of epoch "
                 f"{self.way.epoch}"
             )
             raise
@@ -92,7 +92,7 @@ class FlatMap(StreamStage):
         return None
 
     def makers(self) -> list[str]:
-        return [name_of(self.function)]
+        return [function_name(self.function)]
 
 
 class _FlatCursor(OverOne):

@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from assay.core.errors import ArgumentError, InputError
 from assay.engine.data.randomness import epoch_followers, set_epoch
-from assay.engine.numerics.seed import PIPE, key, restore_generators, seed_all
+from assay.engine.numerics.seed import PIPE, restore_generators, seed_all, stream_key
 
 Position: TypeAlias = Any
 """Where a cursor is: numbers and lists of them, which a checkpoint keeps as they are."""
@@ -47,7 +47,7 @@ class Pass:
     def key(self, lane: int, number: int) -> int:
         """Return the key of draw `number` of the stage at `lane`."""
         place = crc32(f"{self.split} {self.branch} {lane} {self.shard}".encode())
-        return key(self.seed, PIPE, place, self.epoch, number)
+        return stream_key(self.seed, PIPE, place, self.epoch, number)
 
 
 class Cursor(ABC):
@@ -388,5 +388,5 @@ def at_least_one(number: int, name: str) -> int:
     return number
 
 
-def name_of(function: Any) -> str:
+def function_name(function: Any) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
