@@ -57,6 +57,32 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
         assert torch.allclose(mine, theirs, atol=1e-6, rtol=0)
 
 
+def test_what_another_rank_prints_is_in_the_record_while_it_runs(assay, toy: Path) -> None:
+    (toy / "heard.py").write_text(
+        "import os, time\nfrom pathlib import Path\nimport points\n\n"
+        "def is_heard():\n"
+        "    files = Path('runs').glob('*/ranks/1.txt')\n"
+        "    return any('a word of rank 1' in file.read_text() for file in files)\n\n"
+        "class Heard(points.Points):\n"
+        "    def __getitem__(self, i):\n"
+        "        if os.environ['RANK'] == '1' and not is_heard():\n"
+        "            print('a word of rank 1', flush=True)\n"
+        "            end = time.monotonic() + 60\n"
+        "            while not is_heard() and time.monotonic() < end:\n"
+        "                time.sleep(0.05)\n"
+        "            assert is_heard()\n"
+        "        return super().__getitem__(i)\n"
+    )
+    config = (toy / "toy.toml").read_text().replace("shy.Shy", "heard.Heard")
+    (toy / "toy.toml").write_text(config)
+
+    done = assay("run", "toy.toml", "--nproc", "2")
+
+    assert done.returncode == 0, done.stderr
+    kept = (only_run(toy) / "ranks" / "1.txt").read_text()
+    assert kept.count("a word of rank 1") == 1
+
+
 class Whole(NamedTuple):
     """Undisturbed run: its last checkpoint's weights, and the digest of the whole checkpoint."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
 import shutil
 import sys
 import tempfile
@@ -24,7 +24,6 @@ from assay.compose.run_record import secrets_of
 from assay.config.loading import Config
 from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, Table, get_at
-from assay.core.directory import make_directory, open_directory
 from assay.core.errors import AssayError, InputError, RankError
 from assay.core.sections import ParallelSection, SplitSection
 from assay.formats.task_report import TaskReport
@@ -35,6 +34,7 @@ from assay.store.layout import RunFolder
 if TYPE_CHECKING:
     from assay.compose.run_scope import RunScope
     from assay.engine.parallel.rank_folder import RankExit, RankFolder
+    from assay.record.rank_output import RankOutput
 
 ECHO_S = 1.0
 """A scheduler may signal a rank itself, too, and the launcher a moment later passes the same on."""
@@ -217,15 +217,18 @@ def _spread(task: ProcessTask, config: Config, launch: Launch) -> RunResult:
     try:
         task.write(folder / TASK_NAME)
         sys.stdout.flush()
+        output = _KeptOutput(folder, count, config)
         deaths, signal = launch_watched(
             task_arguments(folder / TASK_NAME),
             count,
             folder=folder,
+            look=output.follow,
             max_restarts=launch.max_restarts,
             nodes=nodes,
             timeout=parallel_of(config).timeout,
         )
-        return read_result(folder, count, config, deaths, signal)
+        output.close()
+        return read_result(folder, config, deaths, signal)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -242,10 +245,43 @@ def tell_folder(launch: Launch, scope: RunScope, record: Path | None) -> None:
         (Path(launch.ranks_folder).parent / "folder").write_text(place, encoding="utf-8")
 
 
-def read_result(
-    folder: Path, local_count: int, config: Config, deaths: Sequence[RankExit], signal: int
-) -> RunResult:
-    """Return the result of the run from the reports of its ranks, and keep their output."""
+class _KeptOutput:
+    """Output of every rank but the machine's first, kept in the record while the run goes on."""
+
+    def __init__(self, folder: Path, local_count: int, config: Config) -> None:
+        self._folder = folder
+        self._local_count = local_count
+        self._secrets = secrets_of(config)
+        self._outputs: dict[int, RankOutput] = {}
+
+    def follow(self, *, is_over: bool = False) -> None:
+        """Keep what was printed since the last call, once all ranks have begun or the run is over.
+
+        A file that cannot be written stops nothing.
+        """
+        from assay.engine.parallel.rank_folder import newest_ranks, output_files, read_if_there
+        from assay.record.rank_output import RankOutput
+
+        ranks, place = newest_ranks(self._folder).ranks(), read_if_there(self._folder / "folder")
+        if not place or not (is_over or len(ranks) == self._local_count):
+            return
+        for local in range(1, self._local_count):
+            with contextlib.suppress(OSError):
+                if local not in self._outputs:
+                    kept = RunFolder(Path(place)).ranks / f"{min(ranks, default=0) + local}.txt"
+                    self._outputs[local] = RankOutput(kept, self._secrets)
+                self._outputs[local].follow(output_files(self._folder, local))
+
+    def close(self) -> None:
+        """Keep the rest, after the last rank has ended."""
+        self.follow(is_over=True)
+        for output in self._outputs.values():
+            with contextlib.suppress(OSError):
+                output.close()
+
+
+def read_result(folder: Path, config: Config, deaths: Sequence[RankExit], signal: int) -> RunResult:
+    """Return the result of the run from the reports of its ranks."""
     from assay.engine.parallel.rank_folder import newest_ranks, read_if_there
 
     newest = newest_ranks(folder)
@@ -259,8 +295,6 @@ def read_result(
         view = find(str(record))[0]
         step = max((each.step or 0 for each in view.checkpoints), default=0)
         first = replace(first, run=view.id, step=step)
-    if record is not None:
-        _keep_output(folder, RunFolder(record), least, local_count, config)
     if least and reports:  # rank 0 of another machine reports there
         first = replace(reports[min(reports)], run=first.run, step=first.step)
     return RunResult(
@@ -273,21 +307,6 @@ def read_result(
         is_first=least == 0,
         **outcome_of(newest, first, deaths, signal),
     )
-
-
-def _keep_output(
-    folder: Path, record: RunFolder, least: int, local_count: int, config: Config
-) -> None:
-    """Append the output of every rank but the machine's first to its file in the record."""
-    from assay.engine.parallel.rank_folder import read_output
-
-    for local in range(1, local_count):
-        kept = record.ranks / f"{least + local}.txt"
-        make_directory(kept.parent)
-        with open_directory(kept.parent) as ranks:
-            descriptor = ranks.open(kept.name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        with open(descriptor, "a", encoding="utf-8") as file:
-            file.write(secrets_of(config).clean(read_output(folder, local)))
 
 
 def outcome_of(

@@ -26,7 +26,13 @@ _MOST_LEARNT = 60
 _LONGEST = 500
 
 
-class CapturedStream:
+class SharingStream:
+    """Stream whose lines stand in one file with those of others."""
+
+    cut_off = False  # another stream has begun a line while ours had no end
+
+
+class CapturedStream(SharingStream):
     """Pipe from `source` to `console`, for as long as the console is read."""
 
     # No dataclass: their module takes as long to import as all the rest of this program.
@@ -34,7 +40,6 @@ class CapturedStream:
         self.source = source
         self.console = console
         self.is_open = True
-        self.cut_off = False  # another stream has begun a line while ours had no end
         self.decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def read(self) -> bytes:
@@ -95,12 +100,12 @@ def main(output: str, *pairs: str) -> None:
     for pair in pairs:
         source, console = map(int, pair.split(","))
         streams[source] = CapturedStream(source, console)
-    descriptor = _open_output(output)
+    descriptor = open_output(output)
     secrets = Secrets.among(os.environ)
     known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()
-    _end_last_line(descriptor)
+    end_last_line(descriptor)
     screen = Screen(descriptor, clean=secrets.clean)
     lines = SharedLines(screen)
     while streams:
@@ -117,7 +122,7 @@ def main(output: str, *pairs: str) -> None:
                 del streams[source]
                 continue
             lines.feed(stream, stream.decoder.decode(data))
-            _flush(screen)  # first: what was seen is also written down
+            flush_screen(screen)  # first: what was seen is also written down
             stream.show(data)
         if not ready:
             for stream in streams.values():
@@ -131,7 +136,7 @@ def main(output: str, *pairs: str) -> None:
         return
 
 
-def _open_output(path: str) -> int:
+def open_output(path: str) -> int:
     try:
         with open_directory(os.path.dirname(path)) as folder:
             return folder.open(os.path.basename(path), os.O_RDWR | os.O_CREAT)
@@ -144,9 +149,9 @@ class SharedLines:
 
     def __init__(self, screen: Screen) -> None:
         self.screen = screen
-        self._last: CapturedStream | None = None
+        self._last: SharingStream | None = None
 
-    def feed(self, stream: CapturedStream, text: str) -> None:
+    def feed(self, stream: SharingStream, text: str) -> None:
         """Write the text of a stream; begin a line if the last text was of another stream."""
         if stream is not self._last:
             if self._last is not None:
@@ -157,14 +162,14 @@ class SharedLines:
         self.screen.feed(text)
 
 
-def _end_last_line(descriptor: int) -> None:
+def end_last_line(descriptor: int) -> None:
     """End the line in which the output of the attempt before may have stopped."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         os.pwrite(descriptor, b"\n", size)
 
 
-def _flush(screen: Screen) -> None:
+def flush_screen(screen: Screen) -> None:
     """A full disk stops nothing: the next flush writes what this one could not."""
     try:
         screen.flush()

@@ -77,11 +77,18 @@ def launch_ranks(
 
 
 def launch_watched(
-    arguments: Sequence[str], count: int, *, folder: Path, timeout: str, **how: Any
+    arguments: Sequence[str],
+    count: int,
+    *,
+    folder: Path,
+    timeout: str,
+    look: Callable[[], object],
+    **how: Any,
 ) -> tuple[list[RankExit], int]:
     """Launch ranks under a watchdog; return those that died, and the first signal, 0 for none.
 
-    Signals to this process are passed on to the ranks. `how` are arguments of `launch_ranks`.
+    Signals to this process are passed on to the ranks. The watchdog calls `look` as well, several
+    times a second. `how` are arguments of `launch_ranks`.
     """
     heard: list[tuple[int, float]] = []
 
@@ -99,6 +106,7 @@ def launch_watched(
         *standstill_checks(
             ranks, timeout=timeout, heard=heard, departed=lambda: ranks().first_departure()
         ),
+        look,
     )
     with answering(hear), RankWatchdog(*checks):
         deaths = launch_ranks(arguments, count, folder=folder, **how)

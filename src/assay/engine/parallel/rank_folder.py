@@ -31,10 +31,9 @@ class RankExit:
     how: str
 
 
-def read_output(folder: Path, rank: int) -> str:
-    """Return the output of a rank in `folder`."""
-    files = sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
-    return "".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+def output_files(folder: Path, rank: int) -> list[Path]:
+    """Return the files in `folder` into which a rank of this machine prints."""
+    return sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
 
 
 def describe_exit(code: int) -> str:
