@@ -223,7 +223,7 @@ def points(folder: Path, count: int, rounds: int) -> Iterator[Figure]:
     read_ms = middle(lambda: read_series(file), rounds) * 1e3
     yield Figure(name="records.points.read_ms", value=read_ms, unit="ms", at_most=30)
     curve = read_series(file)["train/loss"]
-    reduce_ms = middle(lambda: curve.reduced(2000), 50) * 1e3
+    reduce_ms = middle(lambda: curve.reduce(2000), 50) * 1e3
     yield Figure(name="records.points.reduce_ms", value=reduce_ms, unit="ms", at_most=2)
 
 
