@@ -382,9 +382,9 @@ def test_apprise_takes_every_other_service(hook: HTTPServer) -> None:
     if importlib.util.find_spec("apprise") is None:
         pytest.skip("apprise is not installed")
     lines = [
-        "from assay.jobs.notify_channels import send",
+        "from assay.jobs.notify_channels import send_notice",
         "from jobs.test_notify import notice, rule",
-        "send(rule('apprise', url='${env:SERVICE}'), notice())",
+        "send_notice(rule('apprise', url='${env:SERVICE}'), notice())",
     ]
     variables = {
         "SERVICE": f"json://127.0.0.1:{hook.server_port}/",
