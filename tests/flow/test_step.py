@@ -137,10 +137,10 @@ def test_a_period_of_backward_is_so_many_micro_steps_of_one_step(assay, toy: Pat
 
 
 def _state_of(folder: Path) -> dict[str, int]:
-    from assay.engine.checkpoint.saver import load
+    from assay.engine.checkpoint.folder import load_parts
 
     assert read_manifest(folder).step
-    state: dict[str, int] = load(folder, parts=("state",))["state"]
+    state: dict[str, int] = load_parts(folder, parts=("state",))["state"]
     return state
 
 

@@ -139,14 +139,14 @@ def test_edits_of_one_length_within_one_tick_of_a_clock_are_two_revisions(projec
 def test_of_two_who_make_a_table_of_one_name_one_is_refused(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = table_edits.check_name
+    check = table_edits.check_table_name
 
     def after_somebody_else(name: str) -> str:
-        monkeypatch.setattr(table_edits, "check_name", check)
+        monkeypatch.setattr(table_edits, "check_table_name", check)
         table_edits.create(project, "new", title="theirs")
         return check(name)
 
-    monkeypatch.setattr(table_edits, "check_name", after_somebody_else)
+    monkeypatch.setattr(table_edits, "check_table_name", after_somebody_else)
     with pytest.raises(InputError, match="There is a table new already"):
         table_edits.create(project, "new", title="mine")
     assert read_table(project, "new").title == "theirs"

@@ -25,7 +25,7 @@ from assay.engine import (
     Save,
     Saver,
 )
-from assay.engine.checkpoint.saver import load
+from assay.engine.checkpoint.folder import load_parts
 from assay.engine.loop.engine_state import capture_state, restore
 from engine.toys import (
     Noisy,
@@ -144,7 +144,7 @@ def test_a_loop_that_was_left_goes_on_with_the_same_bits(at: int, tmp_path: Path
         step(first, batch)
         if first.state.step + 1 == at:
             break
-    restore(second, load(tmp_path / Saver(tmp_path).find("latest").name))
+    restore(second, load_parts(tmp_path / Saver(tmp_path).find("latest").name))
     assert (first.state.step, second.state.step) == (at, at)
     for batch in second:
         step(second, batch)
