@@ -63,7 +63,7 @@ def nameless(target: str) -> TargetRefusal | None:
 def target_parts(target: str) -> list[str]:
     """Return the names in a target.
 
-    >>> parts_of("pkg.nets:Net.small")
+    >>> target_parts("pkg.nets:Net.small")
     ['pkg', 'nets', 'Net', 'small']
     """
     return re.split("[.:]", target)

@@ -36,7 +36,7 @@ from assay.core.errors import InputError
 def with_key(text: str, path: KeyPath, value: Node, *, source: str = "<string>") -> str:
     """Return `text` with `value` at `path`, whether the key was there or not.
 
-    >>> lr = read("x = 0.01", "").items["x"]
+    >>> lr = read_toml("x = 0.01", "").items["x"]
     >>> print(with_key("lr = 0.1  # too much?\\n", ("lr",), lr), end="")
     lr = 0.01  # too much?
     """
@@ -68,7 +68,7 @@ def without_key(text: str, path: KeyPath, *, source: str = "<string>") -> str:
 def inline(node: Node) -> str:
     """Return a value as TOML on one line.
 
-    >>> inline(read("x = { a = [1, inf], 'b c' = 2020-01-01 }", "").items["x"])
+    >>> inline(read_toml("x = { a = [1, inf], 'b c' = 2020-01-01 }", "").items["x"])
     '{ a = [1, inf], "b c" = 2020-01-01 }'
     """
     match node:

@@ -36,7 +36,7 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The leaves by dotted name; what has a `_type` is one thing and stays whole.
 
-    >>> dict(flat({"a": {"b": 1}, "c": 2}))
+    >>> dict(flatten({"a": {"b": 1}, "c": 2}))
     {'a.b': 1, 'c': 2}
     """
     for key, value in values.items():

@@ -30,7 +30,7 @@ _OF_WORDS = frozenset({"", ".bib", ".html", ".md", ".rst", ".tex", ".txt"})
 def content_kind(name: str) -> Kind:
     """Return how the file of this name writes values.
 
-    >>> kind_of("conf/db.yaml"), kind_of("README.md"), kind_of("train.py")
+    >>> content_kind("conf/db.yaml"), content_kind("README.md"), content_kind("train.py")
     ('data', 'text', 'code')
     """
     suffix = os.path.splitext(name)[1].lower()

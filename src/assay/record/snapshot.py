@@ -207,7 +207,7 @@ def is_secret_file(name: str) -> bool:
     """Return whether a file of this name is never kept, wherever it lies.
 
     >>> names = (".env", "server.key", "keys.py", "id_rsa", "token.txt", "added_tokens.json")
-    >>> [is_secret(name) for name in names]
+    >>> [is_secret_file(name) for name in names]
     [True, True, False, True, True, False]
     """
     return _SECRET.fullmatch(name) is not None

@@ -138,7 +138,7 @@ def _ended_run(folder: RunFolder) -> RunFile:
 def _write_pack(
     pack: Pack, code: Mapping[str, bytes], source: Directory, place: Directory, name: str
 ) -> None:
-    """Write the list, then each file of `pack`; what is not `code` is read from `source`."""
+    """Write the list, then each file of `pack_run`; what is not `code` is read from `source`."""
     temporary = f".{name}.{secrets.token_hex(4)}.tmp"
     try:
         with (
@@ -160,7 +160,7 @@ def _write_pack(
 
 
 def left_out(folder: RunFolder) -> list[str]:
-    """Return the files beside a record's own that `pack` leaves out, as `unpack` would refuse."""
+    """Return the files beside a record that `pack_run` leaves out, as `unpack_run` refuses them."""
     with open_directory(folder.path) as source:
         names = [name for name, _ in source.files()]
     return [name for name in names if not name.startswith(".") and why_not_of_record(name)]
@@ -458,7 +458,7 @@ def _read_named(folder: RunFolder) -> set[str]:
 def _run_files(folder: Directory) -> list[str]:
     """Return the lasting files of a record: no lease, nothing half-written, no links.
 
-    What else a program of the user put beside them is left out, as `unpack` would refuse it.
+    What else a program of the user put beside them is left out, as `unpack_run` would refuse it.
     """
     names = []
     for name, status in folder.files():

@@ -25,8 +25,8 @@ class CoercionError(Exception):
 def parse_literal(text: str) -> Any:
     """Parse an override's literal, or a tuple, list or dictionary in Python's syntax.
 
-    >>> parse("1e-3"), parse("(1, 5)"), parse("{'a': None}"), parse("adam")
-    (0.001, (1, 5), {'a': None}, 'adam')
+    >>> [parse_literal(text) for text in ("1e-3", "(1, 5)", "{'a': None}", "adam")]
+    [0.001, (1, 5), {'a': None}, 'adam']
     """
     value = value_of(text)
     bare = text.strip()

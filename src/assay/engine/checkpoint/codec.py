@@ -143,7 +143,7 @@ def digest_state(state: Any) -> str:
 
 
 def digest_encoded(encoded: Encoded) -> str:
-    """Return `digest` of an encoded state."""
+    """Return `digest_state` of an encoded state."""
     contents = {name: digest_tensor(tensor) for name, tensor in encoded.tensors.items()}
     canonical = _text(_canonical(encoded.tree, contents))
     return blake2b(canonical.encode("ascii"), digest_size=16).hexdigest()

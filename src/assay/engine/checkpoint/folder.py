@@ -150,7 +150,7 @@ def load_parts(
 def open_parts(
     folder: Path, *, parts: tuple[str, ...] | None, verify: bool
 ) -> tuple[Manifest, dict[str, Any]]:
-    """Return the manifest and the trees of the parts by name, as `load` finds them.
+    """Return the manifest and the trees of the parts by name, as `load_parts` finds them.
 
     No tensor has been read, and no file of them verified.
     """

@@ -126,9 +126,9 @@ def result_parts(name: str, value: Any) -> dict[str, Any]:
     The part "" of a mapping is `acc` itself. Each part is a number or a `Matrix`, as every array of
     two or more dimensions: one of k classes is not split into k^2 metrics.
 
-    >>> parts_of("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
+    >>> result_parts("f1", {"cat": 0.5, "dog": torch.tensor([1.0, 2.0])})
     {'f1/cat': 0.5, 'f1/dog/0': 1.0, 'f1/dog/1': 2.0}
-    >>> parts_of("confusion", torch.eye(2))["confusion"].rows()
+    >>> result_parts("confusion", torch.eye(2))["confusion"].rows()
     (['0', '1'], [[1.0, 0.0], [0.0, 1.0]])
     """
     if isinstance(value, Matrix):

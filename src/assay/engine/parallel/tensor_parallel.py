@@ -70,7 +70,7 @@ def apply_tensor_plan(
 ) -> list[str]:
     """Divide modules of `model` along a mesh of one axis, in place; return their names.
 
-    `plan` comes before the model's own: see `plan_of`. InputError if there is none, or if features
+    `plan` comes before the model's own: see `tensor_plan_of`. InputError if there is none, or if features
     or heads cannot be divided evenly. Collective: all begin with the weights of the first rank.
     Those on the device `meta` get theirs later.
     """
