@@ -37,20 +37,22 @@ class TestRay(BackendContract):
         import ray
 
         src = os.pathsep.join(sys.path)
-        ray.init(
-            num_cpus=4,
-            num_gpus=2,
-            include_dashboard=False,
-            logging_level="ERROR",
-            log_to_driver=False,
-            # With an environment of its own Ray starts workers by a line of the shell, unquoted.
-            runtime_env={
-                "env_vars": {"PYTHONPATH": src},
-                "py_executable": shlex.quote(sys.executable),
-            },
-        )
-        yield
-        ray.shutdown()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONBREAKPOINT", "")  # Ray sets it, and leaves it set
+            ray.init(
+                num_cpus=4,
+                num_gpus=2,
+                include_dashboard=False,
+                logging_level="ERROR",
+                log_to_driver=False,
+                # With an environment of its own Ray starts workers by a line of the shell, unquoted.
+                runtime_env={
+                    "env_vars": {"PYTHONPATH": src},
+                    "py_executable": shlex.quote(sys.executable),
+                },
+            )
+            yield
+            ray.shutdown()
 
     @pytest.fixture
     def backend(self, cluster: None, tmp_path: Path) -> RayBackend:
