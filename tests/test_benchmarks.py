@@ -37,6 +37,7 @@ RESULTS = FOLDER / "RESULTS.md"
         "jobs",
         "serving",
         "ranks",
+        "resuming",
     ],
 )
 def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:

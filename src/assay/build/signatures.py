@@ -209,7 +209,7 @@ class _Check:
     is_whole: bool
     resolved: dict[str, Any] = field(default_factory=dict)
     failed_imports: set[str] = field(default_factory=set)
-    """What was told of modules that cannot be imported: once, however many targets lie in them."""
+    """Errors told of modules that cannot be imported: each once, however many targets lie in it."""
     defaults: list[Default] = field(default_factory=list)
     injected: list[Injected] = field(default_factory=list)
     typed: dict[KeyPath, tuple[Node, Node]] = field(default_factory=dict)

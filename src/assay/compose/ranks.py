@@ -214,10 +214,10 @@ def _spread(task: ProcessTask, config: Config, launch: Launch) -> RunResult:
     nodes = nodes_of(launch.nnodes, launch.node_rank, launch.rendezvous)
     count = asked_processes(config, launch) // nodes.count
     folder = Path(tempfile.mkdtemp(prefix=JOB_PREFIX))
+    output = _KeptOutput(folder, count, config)
     try:
         task.write(folder / TASK_NAME)
         sys.stdout.flush()
-        output = _KeptOutput(folder, count, config)
         deaths, signal = launch_watched(
             task_arguments(folder / TASK_NAME),
             count,
@@ -227,9 +227,9 @@ def _spread(task: ProcessTask, config: Config, launch: Launch) -> RunResult:
             nodes=nodes,
             timeout=parallel_of(config).timeout,
         )
-        output.close()
         return read_result(folder, config, deaths, signal)
     finally:
+        output.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 

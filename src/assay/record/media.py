@@ -55,7 +55,7 @@ def encode(kind: str, value: Any, **options: Any) -> bytes:
         case "histogram":
             return histogram_of(value, **options).to_json()
         case "image":
-            return png(pixels_of(value, **options))
+            return png(rgb_of(value, **options))
         case "images":
             return png(grid(value, **options))
         case "figure":
@@ -105,7 +105,7 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
     )
 
 
-def pixels_of(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
+def rgb_of(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
     """Return an image as height x width x 3 bytes, from an array, PIL, or a batch as a grid."""
     if hasattr(image, "savefig"):
         raise InputError("This is a figure.", fix="run.figure(name, figure)")

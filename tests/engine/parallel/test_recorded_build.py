@@ -208,7 +208,7 @@ def test_each_rank_builds_its_own_part_of_the_weights_of_one_process(built: list
 def test_all_ranks_build_the_whole_where_one_has_to_and_say_why(built: list[Any]) -> None:
     lines = [rank["refused"] for rank in built]
 
-    because = "a large tensor is held outside of its modules, or twice"
+    because = "a large tensor is held outside of its modules, or twice, as in nn.LSTM"
     assert lines == [
         [f"built whole before it was divided: {why}", 2, True, True]
         for why in ("as on another rank", *[because] * (len(built) - 1))

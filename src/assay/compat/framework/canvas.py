@@ -15,7 +15,7 @@ from typing import Any
 from assay.compat.framework.script_inputs import SavedFiles, config_of_script
 from assay.core.terminal import in_notebook, visible
 from assay.formats.json_codec import write_atomic
-from assay.record.media import pixels_of, png
+from assay.record.media import png, rgb_of
 from assay.record.recorder import RunRecorder
 from assay.record.start import Run
 from assay.script import ScriptRun, start
@@ -111,7 +111,7 @@ class Canvas:
         self._begin(metric.run)
         step, image = metric.values[-1]
         metric.run.image(metric.name, image, step, stretch=True)
-        data = base64.b64encode(png(pixels_of(image, stretch=True))).decode("ascii")
+        data = base64.b64encode(png(rgb_of(image, stretch=True))).decode("ascii")
         title = escape(visible(f"{metric.name}  step {step}"))
         style = "image-rendering:pixelated;min-width:160px"
         self._drawn[metric.name] = (

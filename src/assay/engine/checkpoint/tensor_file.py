@@ -17,6 +17,7 @@ from typing import BinaryIO, TypeVar
 import torch
 from torch import Tensor
 
+from assay.core.devices import cores
 from assay.core.directory import create_file
 from assay.core.errors import AssayError, CheckpointError, RecordError
 from assay.core.regular_file import open_regular
@@ -346,7 +347,7 @@ def side_by_side(work: Callable[[Item], Result], items: Sequence[Item]) -> list[
 
     others: list[threading.Thread] = []
     try:
-        while len(others) + 1 < min(_MOST_THREADS, os.cpu_count() or 1, len(items)):
+        while len(others) + 1 < min(_MOST_THREADS, cores(), len(items)):
             others.append(threading.Thread(target=do, name="assay-files"))
             others[-1].start()
     except RuntimeError:  # there may be no more of them

@@ -50,7 +50,7 @@ def stream_key(*numbers: int) -> int:
 
 
 def keys(*numbers: int, count: int) -> list[int]:
-    """Return `key(*numbers)` and the keys of the next `count - 1` last numbers."""
+    """Return `stream_key(*numbers)` and the keys of the next `count - 1` last numbers."""
     *same, first = numbers
     begun = blake2b(_PACK[len(same)](*same), digest_size=8)
     pack = _PACK[1]

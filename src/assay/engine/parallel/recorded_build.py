@@ -77,7 +77,7 @@ class _RecordedOperation:
     """Storages that it makes, by their place in its output."""
     writes: frozenset[int]
     overwrites: bool
-    """Whether nothing is left in `writes` of what was there before."""
+    """True if nothing is left in `writes` of what was there before."""
     state: Tensor | None
     """State of the generator before it draws."""
 
@@ -144,7 +144,9 @@ class RecordedBuild(DispatchMode):  # type: ignore[no-untyped-call]
         if not self._holds_all(model):
             gc.collect()  # what only a cycle holds
             if not self._holds_all(model):
-                raise UnrecordableError("a large tensor is held outside of its modules, or twice")
+                raise UnrecordableError(
+                    "a large tensor is held outside of its modules, or twice, as in nn.LSTM"
+                )
         own = vars(self._empty((), (), torch.float32)).keys() | {"_is_param"}
         for tensor in self.tensors(model):
             place = self.find(tensor)
