@@ -101,7 +101,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import torch
 
         if not torch.cuda.is_available():
-            pytest.skip("there is no CUDA device")
+            told = item.name.removeprefix("test_").replace("_", " ")
+            pytest.skip(f"there is no CUDA device to tell that {told}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
