@@ -80,8 +80,8 @@ FOLDERS = {
     "src/assay/jobs": "backends",
     "src/assay/web": "inference login routes",
     "tests": (
-        "build cli compat config contract core engine flow formats interop jobs mistakes proof query"
-        " record security store web"
+        "build cli compat config contract core engine flow formats gpu interop jobs mistakes proof"
+        " query record security store web"
     ),
     "docs": "_static _templates api compat decisions guide reference tour zh",
     "docs/zh": "compat guide tour",

@@ -96,6 +96,22 @@ def undisturbed() -> list[Whole]:
     return []
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("axis", ["data", "shard"])
+def test_gradients_summed_in_half_precision_train_nearly_what_whole_ones_do(
+    assay, toy: Path, axis: str
+) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        given = (f"parallel.{axis}=2", f"parallel.gradient_precision={precision}")
+        ran = assay("run", "toy.toml", "model.type=plain.Net", "train.epochs=1", *given)
+        assert ran.returncode == 0, ran.stderr
+        losses.append(list(read_series(only_run(toy) / "metrics.bin")["train/loss"].values))
+        only_run(toy).rename(toy.parent / precision)
+
+    assert losses[1] != losses[0] and losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
 @pytest.fixture
 def whole(undisturbed: list[Whole], assay, toy: Path) -> Whole:
     if not undisturbed:

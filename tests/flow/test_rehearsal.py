@@ -268,6 +268,21 @@ def test_weights_that_are_sharded_are_sent_for_every_micro_batch(assay, net: Pat
     assert sent[1:] == pytest.approx([4 * sent[0], 8 * sent[0]], rel=0.001)
 
 
+def test_gradients_in_half_precision_are_half_of_what_is_sent_of_them(assay, net: Path) -> None:
+    wide = [*SHIFTED_NET, "model.width=64", "data.train.batch_size=16", "--layout"]
+    half = "parallel.gradient_precision=bf16"
+
+    by_data = [rehearsed(assay, *wide, "data=4", *more) for more in ([], [half])]
+    by_shard = [rehearsed(assay, *wide, "shard=2", *more) for more in ([], [half])]
+
+    data, shard = (
+        [report["traffic"][0]["sent_bytes"] for report in reports]
+        for reports in (by_data, by_shard)
+    )
+    assert data[1] == data[0] / 2
+    assert shard[1] == pytest.approx(shard[0] * 5 / 6, rel=0.05)  # weights are gathered twice
+
+
 def test_weights_gathered_in_half_precision_are_half_of_what_is_gathered_and_wanted_everywhere(
     assay, net: Path
 ) -> None:

@@ -131,9 +131,9 @@ def _builder(
             if layout.processes > 1:
                 from assay.engine.rehearse.imagined_ranks import imagined_mesh
 
-                bucket = scope.sections.parallel.bucket_mb
+                section = scope.sections.parallel
                 scope.mesh = stack.enter_context(
-                    imagined_mesh(layout, STAND_IN, place=place, bucket_mb=bucket)
+                    imagined_mesh(layout, STAND_IN, section, place=place)
                 )
             yield _build_parts(scope, site, wanted, device)
 

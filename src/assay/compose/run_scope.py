@@ -182,7 +182,7 @@ def _join_process_group(scope: RunScope, launch: Launch, resumes: str) -> None:
     scope.rank, scope.ranks_here = here.rank, here.local_count
     scope.rank_folder = rank_folder_of(launch)
     layout = Layout.of(parallel, processes=here.count)
-    group = process_group(here, scope.device, layout, bucket_mb=parallel.bucket_mb)
+    group = process_group(here, scope.device, layout, parallel)
     scope.mesh = stack.enter_context(group)
     _check_alike(scope, resumes)
     if scope.ranks is not None and not launch.ranks_folder:

@@ -19,6 +19,7 @@ Randomness = Literal["sample", "batch", "none"]
 StartMethod = Literal["fork", "spawn", "forkserver"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 EvaluationPrecision = Literal["fp32", "bf16", "fp16"]
+GradientPrecision = Literal["fp32", "bf16"]
 Until = Literal["first", "last"]
 NonFinite = Literal["stop", "skip", "ignore"]
 BestMode = Literal["min", "max"]
@@ -305,6 +306,13 @@ class ParallelSection:
         " [train] and [evaluate] too.",
         default="fp32",
         choices=get_args(EvaluationPrecision),
+    )
+    gradient_precision: GradientPrecision = key(
+        "choice",
+        "Number format in which gradients are summed over `data` and `shard`; one of half size"
+        " halves what is sent, and loses digits of sums over many processes.",
+        default="fp32",
+        choices=get_args(GradientPrecision),
     )
     zero: ZeroSection | None = table(
         ZeroSection,

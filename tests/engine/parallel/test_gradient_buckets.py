@@ -68,6 +68,16 @@ def test_gradients_that_come_in_pieces_from_the_first_window_on_are_sent_when_al
     assert last.grad is not None and last.grad.tolist() == [4.0, 4.0]
 
 
+def test_gradients_that_are_summed_in_half_precision_arrive_in_their_own_with_its_digits() -> None:
+    (parameter,) = parameters(1)
+    buckets = GradientBuckets([[parameter]], None, dtype=torch.bfloat16)
+
+    train(buckets, parameter.sum() * 1.003)
+
+    assert parameter.grad is not None and parameter.grad.dtype == torch.float32
+    assert parameter.grad.tolist() == [1.0, 1.0]
+
+
 def test_a_sparse_gradient_is_told_to_be_none_that_is_shared() -> None:
     table = nn.Embedding(3, 2, sparse=True)
     buckets = GradientBuckets([[table.weight]], None)

@@ -36,18 +36,25 @@ class DistributedGroup(DataParallelGroup):
     """Ranks that share the samples of each step; this process is number `rank` of `size`.
 
     Every method is collective: all ranks call it, in the same order. `bucket_bytes` is the size of
-    one all-reduce. Where the model is divided too, there are ranks outside this group, which take
+    one all-reduce, `gradient_dtype` the format of sums of gradients if not their own. Where the model is divided too, there are ranks outside this group, which take
     part in agreements and barriers only.
     """
 
     is_distributed = True
 
-    def __init__(self, group: Any = None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        group: Any = None,
+        *,
+        bucket_bytes: int = BUCKET_BYTES,
+        gradient_dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.group = group
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.bucket_bytes = bucket_bytes
+        self.gradient_dtype = gradient_dtype
         # Where what is agreed on is sent from: a number on the CPU makes no device wait.
         own = dist.get_process_group_ranks(group)
         self._known = "", 0
@@ -93,7 +100,8 @@ class DistributedGroup(DataParallelGroup):
 
     def gradient_buckets(self, parameters: Sequence[Tensor]) -> GradientBuckets:
         # The backward pass comes to the last parameters first.
-        return GradientBuckets(list(_buckets(reversed(parameters), self.bucket_bytes)), self.group)
+        buckets = list(_buckets(reversed(parameters), self.bucket_bytes))
+        return GradientBuckets(buckets, self.group, dtype=self.gradient_dtype)
 
     def _find_kind(self, own: str) -> str:
         """Return the kind of the losses of rank 0. InputError where another rank has another."""
@@ -277,8 +285,8 @@ class StagedGroup(DistributedGroup):
 
     is_staged = True
 
-    def __init__(self, group: Any, pipeline: Any, *, bucket_bytes: int = BUCKET_BYTES) -> None:
-        super().__init__(group, bucket_bytes=bucket_bytes)
+    def __init__(self, group: Any, pipeline: Any, **how: Any) -> None:
+        super().__init__(group, **how)
         self.place = dist.get_rank(pipeline)
         self.places = dist.get_world_size(pipeline)
         self.line = dist.get_process_group_ranks(pipeline)

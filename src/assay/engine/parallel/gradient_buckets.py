@@ -27,10 +27,19 @@ class GradientBuckets:
 
     A parameter may get its gradient in pieces, as from a reentrant checkpoint: the first window,
     in which nothing is sent early, shows it, and then nothing ever is.
+
+    In `dtype` they are sent and summed; None: in their own.
     """
 
-    def __init__(self, buckets: Sequence[Sequence[Tensor]], group: Any) -> None:
+    def __init__(
+        self,
+        buckets: Sequence[Sequence[Tensor]],
+        group: Any,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.group = group
+        self.dtype = dtype
         self.buckets = buckets
         self._places = {parameter: i for i, bucket in enumerate(buckets) for parameter in bucket}
         note = WeakMethod(self._note)
@@ -113,7 +122,7 @@ class GradientBuckets:
             parts = [_own_grad(parameter).reshape(-1) for parameter in bucket]
             if self._sent == len(self.buckets):
                 parts.append(self._presence(parts[0]))
-            flat = torch.cat(parts)
+            flat = torch.cat(parts).to(self.dtype or parts[0].dtype)
             work = dist.all_reduce(flat, group=self.group, async_op=True)
         self._flying.append((bucket, flat, work))
 

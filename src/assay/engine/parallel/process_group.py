@@ -16,6 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from assay.core.errors import InputError
 from assay.core.sections import PARALLEL_AXES as AXES
+from assay.core.sections import ParallelSection
+from assay.engine.numerics.precision import autocast_dtype
 from assay.engine.parallel.distributed_group import (
     BUCKET_BYTES,
     CheckpointGroup,
@@ -73,20 +75,22 @@ class Mesh:
         return int(self.devices.get_local_rank(axis))
 
 
-def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Mesh:
-    """Lay out the ranks of the default group; InputError for another number. Collective."""
+def init_mesh(layout: Layout, device: torch.device, section: ParallelSection | None = None) -> Mesh:
+    """Lay out the ranks of the default group; InputError for another number. Collective.
+
+    `section` is [parallel]: it tells how gradients are sent.
+    """
     world = torch.distributed.get_world_size()
     if world != layout.processes:
         raise InputError(f"There are {world} processes; the layout is {layout}.")
     devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
     sharing = devices["data", "shard"]._flatten("samples").get_group()
-    size = bucket_mb * 2**20 or BUCKET_BYTES
+    how = gradients_sent(section or ParallelSection())
     if layout.pipeline > 1:
-        ranks: DistributedGroup = StagedGroup(
-            sharing, devices["pipeline"].get_group(), bucket_bytes=size
-        )
+        line = devices["pipeline"].get_group()
+        ranks: DistributedGroup = StagedGroup(sharing, line, **how)
     else:
-        ranks = DistributedGroup(sharing, bucket_bytes=size)
+        ranks = DistributedGroup(sharing, **how)
     axes = tuple(MeshAxis(name=name, size=size) for name, size in layout.sizes.items())
     return Mesh(
         layout=layout,
@@ -94,6 +98,14 @@ def init_mesh(layout: Layout, device: torch.device, *, bucket_mb: int = 0) -> Me
         ranks=ranks,
         writers=CheckpointGroup(axes) if layout.is_divided else None,
     )
+
+
+def gradients_sent(section: ParallelSection) -> dict[str, Any]:
+    """Return the arguments of a group that tell how it sends gradients."""
+    return {
+        "bucket_bytes": section.bucket_mb * 2**20 or BUCKET_BYTES,
+        "gradient_dtype": autocast_dtype(section.gradient_precision),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +174,7 @@ def device_of_rank(name: str | None, here: World) -> str | None:
 
 @contextmanager
 def process_group(
-    here: World, device: torch.device, layout: Layout, *, bucket_mb: int = 0
+    here: World, device: torch.device, layout: Layout, section: ParallelSection | None = None
 ) -> Iterator[Mesh | None]:
     """Join the other ranks; yield their mesh, or None for a lone process."""
     if here.count == 1:
@@ -176,7 +188,7 @@ def process_group(
     meeting = dist.PrefixStore(f"assay_{next(number)}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=meeting, rank=here.rank, world_size=here.count)
     try:
-        yield init_mesh(layout, device, bucket_mb=bucket_mb)
+        yield init_mesh(layout, device, section)
     finally:
         dist.destroy_process_group()
 

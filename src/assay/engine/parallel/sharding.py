@@ -97,7 +97,7 @@ def shard_model(
 
     `blocks` are the modules gathered one at a time; None: those of the model's `shard_blocks()`,
     else its repeated blocks; False: the model as a whole. In `dtype` the weights of blocks are
-    gathered and their inputs arrive; gradients are reduced in fp32. InputError for a model that
+    gathered and their inputs arrive; gradients are reduced in fp32, or as `mesh` says. InputError for a model that
     cannot be sharded.
     """
     if not _is_new_enough():
@@ -113,13 +113,20 @@ def shard_model(
         found = mesh.pipeline.own_blocks(found)
         roots = [mesh.pipeline.held]
     done: list[nn.Module] = []
-    policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None)
+    reduced = mesh.ranks.gradient_dtype
+    policy = MixedPrecisionPolicy(dtype, reduced or (torch.float32 if dtype else None))
+    root_policy = MixedPrecisionPolicy(reduce_dtype=reduced)
     for module in found.values():
         fully_shard(module, mesh=devices, reshard_after_forward=stage == 3, mp_policy=policy)
         done.append(module)
     for root in roots:
         if root not in done:
-            fully_shard(root, mesh=devices, reshard_after_forward=None if stage == 3 else False)
+            fully_shard(
+                root,
+                mesh=devices,
+                reshard_after_forward=None if stage == 3 else False,
+                mp_policy=root_policy,
+            )
             done.append(root)
     sharding = Sharding(modules=done, blocks=list(found), stage=stage, has_replicas=has_replicas)
     is_answering = mesh.pipeline is None or mesh.pipeline.is_last

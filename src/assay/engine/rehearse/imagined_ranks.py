@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.core.sections import ParallelSection
 from assay.engine.parallel.distributed_group import DistributedGroup, StagedGroup
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline_stages import Shapes, sendable, shapes_of, split_model
-from assay.engine.parallel.process_group import Mesh, init_mesh
+from assay.engine.parallel.process_group import Mesh, gradients_sent, init_mesh
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 from assay.engine.rehearse.ladder import (
     Build,
@@ -71,7 +72,11 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
 
 @contextmanager
 def imagined_mesh(
-    layout: Layout, device: torch.device, *, place: int = 0, bucket_mb: int = 0
+    layout: Layout,
+    device: torch.device,
+    section: ParallelSection | None = None,
+    *,
+    place: int = 0,
 ) -> Iterator[Mesh]:
     """Lay out as many ranks as `layout` has; this process is the first at a place of the pipeline.
 
@@ -81,13 +86,13 @@ def imagined_mesh(
         what = f"torch {torch.__version__} cannot stand for ranks that are not there."
         raise InputError(what, fix="Leave out --layout and [parallel].")
     with imagined_world(place * layout.processes // layout.pipeline, layout.processes):
-        mesh = init_mesh(layout, device, bucket_mb=bucket_mb)
-        group, size = mesh.ranks.group, mesh.ranks.bucket_bytes
+        mesh = init_mesh(layout, device, section)
+        group, how = mesh.ranks.group, gradients_sent(section or ParallelSection())
         if layout.pipeline > 1:
             line = mesh.devices["pipeline"].get_group()
-            mesh.ranks = ImaginedStagedGroup(group, line, bucket_bytes=size)
+            mesh.ranks = ImaginedStagedGroup(group, line, **how)
         else:
-            mesh.ranks = ImaginedGroup(group, bucket_bytes=size)
+            mesh.ranks = ImaginedGroup(group, **how)
         yield mesh
 
 
