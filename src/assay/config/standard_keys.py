@@ -491,8 +491,9 @@ def wrong_type(node: Node, path: KeyPath, wanted: str) -> Problem:
     ):
         bare = node.value.strip()
         if re.fullmatch(r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?|true|false", bare):
-            # YAML reads a number with `_` in it as text.
-            fix = f"write it without quotes: {bare.replace('_', '')}"
+            # YAML reads a number with `_` in it as text, TOML one that begins with 0 not at all.
+            number = re.sub(r"^([+-]?)0+(?=\d)", r"\1", bare.replace("_", ""))
+            fix = f"write it without quotes: {number}"
     return problem_at(
         "wrong-type", f"`{dotted(path)}` must be {wanted}, not {show(node)}", node, path, fix
     )

@@ -109,6 +109,8 @@ def test_comments_trailing_commas_and_bare_dates_are_read() -> None:
         ('{"a": 2024-13-01}', 7, "`2024-13-01` is no JSON value"),
         ('{"a": 01}', 7, "`01` is no JSON value"),
         ('{"a": None}', 7, "`None` is no JSON value"),
+        ('{"a": 1e400}', 7, "`1e400` is no JSON value"),
+        ('{"a": -1e-400}', 7, "`-1e-400` is no JSON value"),
     ],
 )
 def test_the_first_syntax_error_is_told_at_its_place(text: str, column: int, message: str) -> None:

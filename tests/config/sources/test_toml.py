@@ -325,6 +325,8 @@ def mistakes(text: str) -> list[tuple[str, int, int]]:
     ("text", "expected"),
     [
         ("a = True", [("syntax", 1, 5)]),
+        ("a = 12e4567", [("syntax", 1, 5)]),
+        ("a = [0e5, 1e-400]", [("syntax", 1, 11)]),
         ("a = ", [("syntax", 1, 5)]),
         ("a", [("syntax", 1, 2)]),
         ("= 1", [("syntax", 1, 1)]),

@@ -21,7 +21,7 @@ from assay.config.sources.positions import (
     too_long,
     too_many,
 )
-from assay.config.sources.toml_tokens import moment_of
+from assay.config.sources.toml_tokens import beyond_floats, float_of, moment_of
 from assay.config.tree import MAX_DEPTH, NONE, KeyPath, Leaf, List, Node, Scalar, Table, dotted
 from assay.core.diagnostics import Origin, Problem
 
@@ -279,7 +279,10 @@ class _JsonReader:
             raise UnreadableError(too_long(self.places.origin(token.start, token.end)))
         number = _NUMBER.fullmatch(raw)
         if number is not None:
-            return float(raw) if number["fraction"] else int(raw)
+            found = float_of(raw) if number["fraction"] else int(raw)
+            if found is None:
+                self.fail(f"`{raw}` is no JSON value", token.start, token.end, beyond_floats(raw))
+            return found
         moment = moment_of(raw)
         if moment is None:
             self.fail(f"`{raw}` is no JSON value", token.start, token.end, _advice(raw))

@@ -7,10 +7,12 @@ from typing import Any
 
 from assay.config.sources.positions import MAX_WORD
 from assay.config.sources.toml import value_in
+from assay.config.sources.toml_tokens import float_of
 from assay.config.tree import plain
 
 MAX_VALUE = 100_000  # characters; longer ones stay text
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\d+(?=[eE])|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""Numbers that TOML spells otherwise; `007` is none: as a float it would lose its zeros."""
 
 
 def value_of(text: str) -> Any:
@@ -30,4 +32,5 @@ def value_of(text: str) -> Any:
     node = value_in(bare)
     if node is not None:
         return plain(node)
-    return float(bare) if len(bare) <= MAX_WORD and _NUMBER.fullmatch(bare) else text
+    number = float_of(bare) if len(bare) <= MAX_WORD and _NUMBER.fullmatch(bare) else None
+    return text if number is None else number

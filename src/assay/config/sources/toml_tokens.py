@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import date, datetime, time
 
@@ -84,10 +85,21 @@ def scalar_of(word: str) -> tuple[Scalar] | None:
         return (_WORDS[word],)
     number = _NUMBER.fullmatch(word)
     if number is not None:
-        return (float(word) if number["float"] else int(word),)
+        found = float_of(word) if number["float"] else int(word)
+        return None if found is None else (found,)
     if _BASED.fullmatch(word):
         return (int(word, 0),)
     return moment_of(word)
+
+
+def float_of(word: str) -> float | None:
+    """Return the float nearest to a number in decimal digits; None where that is inf, or 0.
+
+    `12e4567` is a digest rather than a number.
+    """
+    number = float(word)
+    digits = word.lower().partition("e")[0]
+    return None if math.isinf(number) or (number == 0 and re.search("[1-9]", digits)) else number
 
 
 def moment_of(word: str) -> tuple[date | time] | None:
@@ -105,8 +117,15 @@ def moment_of(word: str) -> tuple[date | time] | None:
         return None
 
 
+def beyond_floats(word: str) -> str:
+    """Return how to write a number that `float_of` has no float for."""
+    return f'no float is near it; as a text it needs quotes: "{word}"'
+
+
 def advice(word: str) -> str:
     """Return how to write a word that is no TOML value; "" where that is unclear."""
+    if _NUMBER.fullmatch(word):
+        return beyond_floats(word)
     if word.lower() in ("true", "false"):
         return f"write {word.lower()}"
     if word.lower() in ("none", "null", "nil"):

@@ -27,7 +27,7 @@ from assay.config.sources.positions import (
     too_long,
     too_many,
 )
-from assay.config.sources.toml_tokens import moment_of
+from assay.config.sources.toml_tokens import beyond_floats, float_of, moment_of
 from assay.config.sources.yaml_syntax import (
     YamlFailure,
     yaml_problem,
@@ -363,7 +363,8 @@ class _Composer:
                 tag.removeprefix(_TAG)
             ]
             if found is not None and wanted is float and type(found[0]) is int:
-                found = (float(found[0]),)
+                number = float_of(str(found[0]))
+                found = None if number is None else (number,)
             if found is not None and type(found[0]) is not wanted:
                 found = None
         else:
@@ -371,8 +372,10 @@ class _Composer:
             return None
         if found is None:
             is_long = len(text) > MAX_WORD
-            message = f"`{text}` is no {tag.removeprefix(_TAG)}" if tag else ""
-            problem = Problem(kind="syntax", message=message, origin=origin)
+            what = tag.removeprefix(_TAG) if tag else "float"
+            fix = beyond_floats(text) if what == "float" and _FLOAT.fullmatch(text) else ""
+            message = f"`{text}` is no {what}"
+            problem = Problem(kind="syntax", message=message, origin=origin, fix=fix)
             self.problems.append(too_long(origin) if is_long else problem)
             return None
         return (None,) if found[0] == NONE else found
@@ -388,7 +391,10 @@ class _Composer:
 
 
 def _plain(text: str) -> tuple[Scalar] | None:
-    """Return a plain scalar by the core schema of YAML 1.2; None for a number that is too long."""
+    """Return a plain scalar by the core schema of YAML 1.2; None for a number that is too long.
+
+    Or that no float is near.
+    """
     if text in _WORDS:
         return (_WORDS[text],)
     special = _SPECIAL.fullmatch(text)
@@ -402,7 +408,8 @@ def _plain(text: str) -> tuple[Scalar] | None:
     if len(text) > MAX_WORD:
         return None
     if not is_int:
-        return (float(text),)
+        number = float_of(text)
+        return None if number is None else (number,)
     return (int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),)
 
 
