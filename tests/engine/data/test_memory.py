@@ -62,6 +62,13 @@ class InDict(Base):
         return self.cache[index]
 
 
+class InDictAtTimes(InDict):
+    """Draws for some samples alone, and not for the first that is loaded."""
+
+    def sample(self, index: int) -> Tensor:
+        return super().sample(index) if index % 4 == 2 else torch.full((4,), index / SIZE)
+
+
 class InLruCache(Base):
     @cache  # noqa: B019
     def sample(self, index: int) -> Tensor:
@@ -255,6 +262,13 @@ class Own(Base):
         return torch.full((4,), float(self.rng.random()))
 
 
+class OwnAtTimes(Own):
+    """Draws for a few samples alone."""
+
+    def sample(self, index: int) -> Tensor:
+        return super().sample(index) if index % 8 == 2 else torch.full((4,), index / SIZE)
+
+
 class Given(Base):
     """Is given its key."""
 
@@ -290,6 +304,7 @@ class Opened(Base):
 
 REMEMBERING = {
     InDict: "InDict.cache",
+    InDictAtTimes: "InDictAtTimes.cache",
     InLruCache: "MODULE.InLruCache.sample",
     InFunction: "MODULE.remembered",
     InModule: "MODULE.CACHE",
@@ -305,7 +320,7 @@ REMEMBERING = {
     Together: "Together.cache",
 }
 DRAWING = [Unseeded, ByProcess, ByClock]
-HARMLESS = [Base, Augmented, CachedRead, Derived, Own, Given, Statistics, Opened]
+HARMLESS = [Base, Augmented, CachedRead, Derived, Own, OwnAtTimes, Given, Statistics, Opened]
 
 
 # -------------------------------------------------------------------------------- other than by index
@@ -404,6 +419,17 @@ def test_what_is_said_of_a_data_set_that_remembers_is_true(kind: type[Base]) -> 
         place = REMEMBERING[kind].replace("MODULE", __name__)
         start = "not exact: what is loaded depends on what was loaded before"
         assert claim.startswith(f"{start}: {kind.__name__} remembers in {place}, and a resumed run")
+
+
+def test_a_collate_that_remembers_is_named() -> None:
+    calls = itertools.count()
+
+    def shifted(samples: list[Any]) -> Tensor:
+        return torch.stack([x for x, _ in samples]) + next(calls)
+
+    claim = Loader(Base(), batch_size=4, collate=shifted).exactness()
+
+    assert claim.startswith("not exact: what is loaded depends on what was loaded before: collate ")
 
 
 @pytest.mark.parametrize("way", ["batches", "iterable", "continued", "stream"])

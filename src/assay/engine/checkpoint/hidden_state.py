@@ -33,6 +33,7 @@ from assay.engine.checkpoint.codec import digest_tensor
 from assay.engine.checkpoint.state_trials import ModelTrial
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
+from assay.engine.numerics.seed import read_generator_state
 from assay.engine.numerics.sparse import is_sparse
 from assay.engine.numerics.structures import map_values
 
@@ -138,11 +139,14 @@ def mark_states(things: Mapping[str, Any], kept: Iterable[Tensor]) -> dict[str, 
     }
 
 
-def find_changes(name: str, thing: object, call: Callable[[], object]) -> list[str]:
-    """Return the paths of what changes inside `thing`, called `name`, in a call."""
-    before = take_snapshot({name: thing})
+def find_changes(things: Mapping[str, object], call: Callable[[], object]) -> dict[str, list[str]]:
+    """Return the paths of what changes in a call inside each of `things`, by their names."""
+    before = {name: take_snapshot({name: thing}) for name, thing in things.items()}
     call()
-    return sorted(_find_changed(before, take_snapshot({name: thing})))
+    return {
+        name: sorted(_find_changed(before[name], take_snapshot({name: thing})))
+        for name, thing in things.items()
+    }
 
 
 def compare_snapshots(before: Snapshot, first: Snapshot, last: Snapshot) -> list[Hidden]:
@@ -349,7 +353,7 @@ def _marks(thing: Any) -> Iterator[tuple[str, Mark]]:
         yield "", Mark("tensor", (thing.shape, str(thing.dtype), hash(_bytes_of(thing))))
     elif isinstance(thing, _GENERATORS):
         if not any(thing is shared for shared in _SHARED):
-            yield "", Mark("generator", _state_of(thing))
+            yield "", Mark("generator", read_generator_state(thing))
     elif isinstance(thing, _LRU):
         if _is_users(thing.__wrapped__):
             yield "", Mark("cache", thing.cache_info().misses)
@@ -400,18 +404,6 @@ def _content_of(tensor: Tensor) -> Any:
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> bytes:
     return array.tobytes() if array.size <= MAX_NUMEL else array.ravel()[:MAX_ITEMS].tobytes()
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        try:
-            return generator.getstate()
-        except NotImplementedError:  # SystemRandom has none: it never draws the same twice
-            return object()
-    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
-    return repr(state if state is not None else generator.get_state(legacy=False))
 
 
 def _offset_in(file: Any) -> Any:

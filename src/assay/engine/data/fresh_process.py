@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -47,18 +47,18 @@ def call_in_copies(*functions: Callable[[], Any], limit_s: float | None = LIMIT_
 
 
 def describe_difference(
-    thing: object, load: Callable[[], object], first: object, *, drawn: str
+    things: Mapping[str, object], load: Callable[[], object], first: object, *, drawn: str
 ) -> str:
     """Return why data differ when they are loaded again: they remember what was loaded, or `drawn`.
 
-    `load` loads a few of them, and `first` is what it gave in a copy of this OS process. It is
-    called in further copies.
+    `things` may remember, by name. `load` loads a few data, and `first` is what it gave in
+    a copy of this OS process. It is called in further copies.
     """
     if call_in_copies(load)[0] != first:
         return drawn
-    name = type(thing).__name__
-    (paths,) = call_in_copies(lambda: find_changes(name, thing, load))
-    where = f" in {', '.join(paths[:MOST_NAMED])}" if paths else ""
+    (found,) = call_in_copies(lambda: find_changes(things, load))
+    name = next((name for name, paths in found.items() if paths), next(iter(things)))
+    where = f" in {', '.join(found[name][:MOST_NAMED])}" if found[name] else ""
     return (
         f"what is loaded depends on what was loaded before: {name} remembers{where}, and a resumed"
         " run does not (cache what is read, not what is drawn)"

@@ -26,10 +26,13 @@ from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, r
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
 from assay.engine.data.workers import StartMethod, Task, Workers, prepare_worker
-from assay.engine.numerics.seed import checked_seed
+from assay.engine.numerics.seed import checked_seed, key_all
 
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
+
+_TRIED = 4
+"""Samples at each place of an epoch that are loaded to see whether they come out alike."""
 
 _MAY_CLASH = ("batch_size", "sampler", "batch_sampler", "shuffle", "micro_batch_size")
 
@@ -180,17 +183,20 @@ class Loader:
         """Load samples from the beginning and the middle of an epoch in two copies of this process.
 
         One is in the state of a resumed run; the other loads them in another order, and has loaded
-        them before, under the keys of another epoch. A difference becomes a note.
+        them before, under the keys of another epoch and from other numbers where nothing keys them.
+        A difference becomes a note.
         """
         other = epoch + 1 if self.split == "train" else epoch  # others are always in epoch 0
-        tasks = [(position, indices[:2]) for _, position, indices in self._tried_tasks(epoch)]
+        tasks = [(position, indices[:_TRIED]) for _, position, indices in self._tried_tasks(epoch)]
         fresh = [(epoch, *task) for task in tasks]
         before = [(other, *task) for task in tasks]
         load = partial(self._digests, fresh)
-        alone, after = call_in_copies(load, partial(self._digests, [*before, *reversed(fresh)]))
+        reload = partial(self._digests, [*before, *reversed(fresh)], unkeyed=1)
+        alone, after = call_in_copies(load, reload)
         notes = {*alone[0], *after[0]}
         if not notes and alone[1] != after[1][len(before) :][::-1]:
-            notes = {describe_difference(self.dataset, load, alone, drawn=DRAWN)}
+            data = {type(self.dataset).__name__: self.dataset, "collate": self.collate}
+            notes = {describe_difference(data, load, alone, drawn=DRAWN)}
         self.fetch.notes += sorted(notes)
 
     def _tried_tasks(self, epoch: int) -> list[Task]:
@@ -199,8 +205,12 @@ class Loader:
         middle = next(self._cuts(epoch, self.steps_per_epoch // 2), [])
         return tasks + [(epoch, *part) for part in self._own(middle)[:1]]
 
-    def _digests(self, tasks: Iterable[Task]) -> tuple[list[str], list[int]]:
-        """Load batches as a worker does; return notes on loading, and a digest of each batch."""
+    def _digests(self, tasks: Iterable[Task], unkeyed: int = 0) -> tuple[list[str], list[int]]:
+        """Load batches as a worker does; return notes on loading, and a digest of each batch.
+
+        What is drawn before it is keyed comes from the key `unkeyed`.
+        """
+        key_all(unkeyed)
         fetch = copy(self.fetch)
         fetch.notes = []
         if self.workers:

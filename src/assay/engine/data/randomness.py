@@ -27,6 +27,7 @@ from assay.engine.numerics.seed import (
     comparable_state,
     key_all,
     keys,
+    read_generator_state,
     restore_generators,
     seeders_of,
     stream_key,
@@ -61,8 +62,8 @@ class Fetch:
     keyed too; if it still does, `notes` say why loading is not exact. In training, whatever in the
     data set or in `collate` has a `set_epoch` is told of the epoch.
 
-    Of the global generators those are keyed that loading was seen to draw from. A batch that draws
-    from another one is loaded again with that keyed too.
+    Of all generators those are keyed that loading was seen to draw from. A batch that draws from
+    another one is loaded again with that keyed too.
     """
 
     def __init__(
@@ -85,9 +86,8 @@ class Fetch:
         self._keyed = [thing for thing, _ in keyable(dataset)]
         # Other splits are always in epoch 0, and may be parts of the data set that trains.
         self._followers = epoch_followers(dataset, collate) if split == "train" else []
-        self._own: list[
-            Any
-        ] = []  # generators of the data set itself, if it was seen to draw from one
+        self._private: list[Any] = []  # generators of the data set itself
+        self._own: list[Any] = []  # the same, if it was seen to draw from one
         self._drawn: set[str] = set()  # global generators that it was seen to draw from
         self._is_checked = False
 
@@ -101,14 +101,15 @@ class Fetch:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._drawn = set(SEEDERS)  # draws on a GPU are not looked for
         while True:
+            states = self._states_of_unkeyed()
             with LentGenerators() as lent:
                 try:
                     batch = self._load(epoch, position, indices)
                 except Exception:  # numbers that were not keyed may be why it failed
-                    if not self._has_found_draws(lent):
+                    if not self._has_found_draws(lent, states):
                         raise
                 else:
-                    if not self._has_found_draws(lent):
+                    if not self._has_found_draws(lent, states):
                         return batch
 
     def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
@@ -119,13 +120,25 @@ class Fetch:
             return self._collate(self._keyed_items(epoch, position, indices), indices)
         return self._collate(self._each(indices), indices)
 
-    def _has_found_draws(self, lent: LentGenerators) -> bool:
-        """Return whether loading drew from a generator that was not keyed; from now on it is."""
+    def _states_of_unkeyed(self) -> list[Any]:
+        """Return the states of the data set's own generators, as long as none is keyed."""
+        if self.randomness == "none" or self._own:
+            return []
+        return [read_generator_state(generator) for generator in self._private]
+
+    def _has_found_draws(self, lent: LentGenerators, states: list[Any]) -> bool:
+        """Return whether loading drew from a generator that was not keyed; from now on it is.
+
+        `states` are those of its own generators before.
+        """
+        is_own = states != self._states_of_unkeyed()
+        if is_own:
+            self._own = self._private
         if self.randomness == "none" or len(self._drawn) == len(SEEDERS):
-            return False
+            return is_own
         found = lent.find_drawn() - self._drawn
         self._drawn |= found
-        return bool(found)
+        return is_own or bool(found)
 
     def tell(self, epoch: int) -> bool:
         """Tell the data of the epoch; return whether anything in it wants to know."""
@@ -209,10 +222,11 @@ class Fetch:
         """Load the first sample several times and compare; InputError if "none" turns out wrong."""
         first = indices[:1]
         value = stream_key(self.seed, SAMPLE, self._split_key, epoch, position)
+        self._private = [generator for generator, _ in generators_in(self.dataset)]
         with restore_generators():
             digest_of_first = self._digest(first, value)
             if self._digest(first, value) != digest_of_first:
-                self._own = [generator for generator, _ in generators_in(self.dataset)]
+                self._own = self._private
                 digest_of_first = self._digest(first, value)
                 if not self._own or self._digest(first, value) != digest_of_first:
                     self._own = []

@@ -160,7 +160,8 @@ class Replayed:
                 "(persistent_workers=False would help)"
             )
         drawn = f"{OTHERS}, from whatever they are drawn (`random`, numpy and torch are keyed)"
-        return describe_difference(self.batches, fresh, first, drawn=drawn)
+        data = {type(self.batches).__name__: self.batches}
+        return describe_difference(data, fresh, first, drawn=drawn)
 
     def _begin(self, epoch: int, done: int) -> Iterator[Any]:
         """Begin an epoch: return its batches, of which the first is number `done`."""

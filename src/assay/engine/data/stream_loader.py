@@ -106,7 +106,8 @@ class StreamLoader:
             drawn = (
                 f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
             )
-            return f"not exact: {describe_difference(self.stream, fresh, alone, drawn=drawn)}"
+            data = {type(self.stream).__name__: self.stream}
+            return f"not exact: {describe_difference(data, fresh, alone, drawn=drawn)}"
         (rest,) = call_in_copies(partial(self._digests_after, position, epoch))
         if first[1:] != rest:
             return "not exact: other batches come after a position than came there before"

@@ -246,6 +246,19 @@ def restore_generators(*, keyed: bool = False) -> Iterator[None]:
             torch.cuda.set_rng_state_all(cuda_states)
 
 
+def read_generator_state(generator: Any) -> Any:
+    """Return the state of a generator of torch, numpy or `random`, to be compared."""
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, random.Random):
+        try:
+            return generator.getstate()
+        except NotImplementedError:  # SystemRandom has none: it never draws the same twice
+            return object()
+    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
+    return repr(state if state is not None else generator.get_state(legacy=False))
+
+
 class LentGenerators:
     """Context that lends the global generators, and puts them back when it is left.
 
