@@ -156,6 +156,32 @@ class Spoilt(Means):
         return grad * (math.inf if self.passes == 6 else 1.0)
 
 
+class Centre(nn.Module):
+    """Criterion with a state: the running mean of the losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, losses: Tensor) -> Tensor:
+        self.mean.lerp_(losses.mean().detach(), 0.1)
+        return losses.mean() * (1 + self.mean)
+
+
+class Taught(Means):
+    """A teacher with the names of the model's weights, which losses change and depend on."""
+
+    def __init__(self, model: nn.Module, **how: Any) -> None:
+        super().__init__(model, **how)
+        self.teacher = Deep().requires_grad_(False)
+        self.criterion = Centre()
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        for weight in self.teacher.parameters():
+            weight.mul_(0.9)
+        return self.criterion(losses) + self.teacher(inputs).abs().mean() * losses.mean()
+
+
 class Scaled(Spoilt):
     """`Spoilt` with a loss scale: all stages skip the update and lower the scale; no error."""
 
@@ -411,6 +437,26 @@ def saved() -> Any:
     }
 
 
+def taught() -> Any:
+    """The bits of a training with a teacher, in one go and gone on with from its files."""
+    engine, _ = train(Taught, steps=3)
+    folder = Path(sys.argv[1]) / "taught"
+    saver = Saver(folder, writers=CheckpointGroup())
+    saver.save(capture_state(engine), Where(step=3))
+    gone_on, _ = train(Taught, resumed=saver.load(share=share_of(engine)))
+    uncut, _ = train(Taught)
+    return {
+        "process": [digest_state(own_parts(each)["modules"]) for each in (gone_on, uncut)],
+        "criterion": [own_parts(each)["criterion"]["mean"].item() for each in (gone_on, uncut)],
+        "model": [digest_state(own_parts(each)["model"]) for each in (gone_on, uncut)],
+        "points": uncut.recorder.points,  # type: ignore[attr-defined]
+    }
+
+
+def taught_alone() -> Any:
+    return numbers(train(Taught))["points"]
+
+
 def weights_in(state: Any) -> list[str]:
     table = state.get("weights", state)
     return [name for name in table if isinstance(table[name], Tensor)]
@@ -472,7 +518,7 @@ SAME: tuple[Callable[[], Any], ...] = (
     from_one,
 )
 """What a pipeline does as one process does."""
-OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, saved, evaluated, twice)
+OTHERS: tuple[Callable[[], Any], ...] = (spoilt, placed, resumed, saved, taught, evaluated, twice)
 
 
 def main(folder: str, rank: str, ranks: str) -> None:

@@ -112,6 +112,19 @@ def test_a_pipeline_with_dropout_goes_on_to_the_same_bits(pipeline: list[Any]) -
 
 
 @pytest.mark.slow
+def test_a_teacher_with_the_names_of_the_model_and_a_criterion_go_on_as_the_last_stage_left_them(
+    pipeline: list[Any],
+) -> None:
+    first, last = (each["taught"] for each in pipeline)
+
+    close(first["points"], json.loads(json.dumps(cases.taught_alone())))
+    for each in (first, last):
+        assert each["model"][0] == each["model"][1]
+    assert last["process"][0] == last["process"][1]
+    assert last["criterion"][0] == last["criterion"][1] != 0
+
+
+@pytest.mark.slow
 def test_an_evaluation_through_a_pipeline_is_that_of_one_process_on_every_stage(
     pipeline: list[Any],
 ) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from assay.core.errors import CheckpointError, InputError
 from assay.core.events import Event, Every, Handler
 from assay.engine.checkpoint.folder import load_parts
-from assay.engine.checkpoint.own_share import Readers, Share, load_share
+from assay.engine.checkpoint.own_share import PROCESS_PARTS, Readers, Share, load_share
 from assay.engine.checkpoint.weights import Report, fit_weights, load_weights
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.engine_state import PROCESS_PARTS, load_process_state
+from assay.engine.loop.engine_state import load_process_state
 from assay.engine.loop.process import Process
 from assay.engine.loop.state import State
 from assay.engine.numerics import private_torch

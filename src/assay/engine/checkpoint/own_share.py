@@ -26,6 +26,10 @@ from assay.formats.manifest import CheckpointPart, ManifestFile, Shard, ShardedT
 DIVIDED_PARTS = ("model", "optimizer", "EMA")
 """Parts that take slices; every other part is given whole tensors, whatever holds its state."""
 
+PROCESS_PARTS = ("criterion", "modules")
+"""Parts of a process beside its model, whole on each rank. What they hold under the name of a
+weight is no weight of the model: a teacher has the same names."""
+
 _HEADER = 0.05
 """Part of a file that a rank which needs all of its tensors may read beyond them."""
 
@@ -34,7 +38,7 @@ _HEADER = 0.05
 class Share:
     """Share of one rank in a model: `layouts` are its DTensors by name.
 
-    Of what lies under the names `elsewhere` it has nothing.
+    Of what lies under the names `elsewhere` it has nothing, but in `PROCESS_PARTS`.
     """
 
     layouts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -165,7 +169,8 @@ def _plan(folder: Path, share: Share, parts: tuple[str, ...] | None, *, verify: 
     files = {name: listed[name] for part in wanted for name in part.files}
     plan = _Plan(files, manifest.digest)
     for part in wanted:
-        tree = plan.trees[part.name] = without_entries(trees[part.name], share.elsewhere)
+        elsewhere = () if part.name in PROCESS_PARTS else share.elsewhere
+        tree = plan.trees[part.name] = without_entries(trees[part.name], elsewhere)
         try:
             _plan_part(folder, part, tree, share, plan)
         except CheckpointError:

@@ -13,7 +13,7 @@ from assay.core.errors import CheckpointError, InputError
 from assay.core.facts import Warned
 from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
-from assay.engine.checkpoint.own_share import Share
+from assay.engine.checkpoint.own_share import PROCESS_PARTS, Share
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.loop.run_parts import RunParts
@@ -252,7 +252,6 @@ def stateful(engine: RunParts) -> dict[str, Stateful]:
     return found
 
 
-PROCESS_PARTS = ("criterion", "modules")
 CRITERION, MODULES = PROCESS_PARTS
 _ADAPTED = ("thing", "wrapper", "step")
 """Attributes in which the engine's adapters hold the user's object."""

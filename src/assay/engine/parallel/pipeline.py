@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from assay.core.errors import CheckpointError, InputError, PeerError
 from assay.engine.checkpoint.codec import encode_entries
+from assay.engine.checkpoint.own_share import PROCESS_PARTS
 from assay.engine.data.instance import Instance
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import restore_generators
@@ -266,23 +267,30 @@ class Pipeline:
     def merge_checkpoint(self, parts: dict[str, Any]) -> dict[str, Any]:
         """Return what this rank writes of a checkpoint of the whole model. Collective.
 
-        Each writes what it has of weights, and of what goes with them by their names. The first
-        rank writes the rest, and knows of all that others write.
+        Each writes what it has of weights, and of what goes with them by their names; the last one
+        also what belongs to the process, as losses arise there. The first rank writes the rest, and
+        knows of all that others write.
         """
         names = {name: i for i, name in enumerate(self.order)}
+        of_process = {name: parts.pop(name) for name in PROCESS_PARTS if name in parts}
+        held = to_host(of_process) if self.is_last else {}
         parts = to_host(parts, besides=names)
         states = []
         if self.ranks.line[0] == 0:
-            states = self.ranks.gather_pipeline(_encode_weights(parts, names))
+            own = _encode_weights(parts, names)
+            own |= {name: encode_entries(state, state) for name, state in held.items()}
+            states = self.ranks.gather_pipeline(own)
         found: dict[str, Any] = (
             merge_states([parts, *states[1:]], names) if states else only_weights(parts, names)
         )
-        return found
+        return found | held
 
     def local_checkpoint(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a whole model's checkpoint that belong to this rank."""
-        found: dict[str, Any] = drop_weights(dict(parts), self.elsewhere)
-        return found
+        return {
+            name: part if name in PROCESS_PARTS else drop_weights(part, self.elsewhere)
+            for name, part in parts.items()
+        }
 
     def _rows(self, batches: Sequence[Any]) -> Iterator[tuple[int, int]]:
         """Yield start and length of each row of micro-batches of equal shapes."""
