@@ -265,7 +265,7 @@ def rank_main(folder: str, rank: int, steps: int, rounds: int) -> None:
 
 def main() -> None:
     asked = options("What a step costs with two ranks.")
-    steps, rounds = (8, 1) if asked.quick else (40, 5)
+    steps, rounds = (2, 1) if asked.quick else (40, 5)
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as folder:
         command = [sys.executable, str(Path(__file__).resolve()), "--rank", folder]
         ranks = [

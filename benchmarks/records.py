@@ -260,7 +260,7 @@ def main() -> None:
         ]:
             del os.environ[variable]
         figures = [
-            *eight(folder / "eight", calls, min(rounds, 5)),
+            *eight(folder / "eight", calls, 1 if asked.quick else min(rounds, 5)),
             *end(folder / "end", 100 * calls),
             *snapshot(folder / "snapshot", files, rounds),
             *points(folder / "points", count, rounds),

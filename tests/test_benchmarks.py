@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from warm_python import Run
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks"
+SOURCE = str(ROOT / "src")
 RESULTS = FOLDER / "RESULTS.md"
 
 
@@ -40,27 +41,24 @@ RESULTS = FOLDER / "RESULTS.md"
         "resuming",
     ],
 )
-def test_a_benchmark_prints_the_figures_that_the_results_name(name: str) -> None:
+def test_a_benchmark_prints_the_figures_that_the_results_name(name: str, warm: Run) -> None:
     named = named_in_results(name)
 
     # Not below the folder of pytest: the path of a socket there may be longer than the 107 bytes
     # that there are for it.
     with tempfile.TemporaryDirectory() as folder:
-        printed = figures_of(name, Path(folder))
+        printed = figures_of(name, Path(folder), warm)
 
     assert named
     assert named <= printed.keys()
     assert all(isinstance(value, int | float) for value in printed.values())
 
 
-def figures_of(name: str, folder: Path) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--json"],
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
+def figures_of(name: str, folder: Path, python: Run) -> dict[str, float]:
+    done = python(
+        [str(FOLDER / f"{name}.py"), "--quick", "--json"],
+        folder=folder,
+        variables={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": SOURCE},
     )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)

@@ -52,6 +52,7 @@ class Fakes:
         self.fail_at = ""
         patch.setattr(dev, "make_venv", self.make_venv)
         patch.setattr(dev, "install", self.install)
+        patch.setattr(dev, "compile_packages", lambda: self.take("bytecode"))
 
     def make_venv(self) -> None:
         self.take("venv")
@@ -74,7 +75,7 @@ class Fakes:
         return steps
 
 
-ALL_STEPS = ["venv", "torch", "tools", "assay"]
+ALL_STEPS = ["venv", "torch", "tools", "assay", "bytecode"]
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_a_new_lock_is_installed_into_the_environment_that_is_there(
 
     dev.make_environment()
 
-    assert fakes.taken() == ["tools", "assay"]
+    assert fakes.taken() == ["tools", "assay", "bytecode"]
 
 
 @pytest.mark.parametrize("loss", ["a package", "the interpreter", "the stamp's text"])
@@ -376,6 +377,15 @@ def test_the_check_fails_without_any_coverage_and_where_a_test_does(
     for codes in ([0, 0, 0, 0, 1], [1, 0, 0, 0, 0]):
         ended[:] = codes
         assert dev.check([]) == 1
+
+
+def test_there_are_half_as_many_workers_again_as_cores_and_as_many_for_fast_tests(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dev.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+
+    assert "-n3" in dev.pytest()
+    assert "-n2" in dev.pytest(workers_a_core=1)
 
 
 @pytest.mark.parametrize(

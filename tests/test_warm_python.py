@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from warm_python import Run, WarmPythons, run
+from warm_python import Run, WarmPythons, run, unbuffered
 
 pytestmark = pytest.mark.slow
 
@@ -176,6 +177,58 @@ def test_what_the_tests_themselves_start_is_forked_where_they_ask_for_it(forking
     ]
 
     assert [each.stdout for each in told] == [f"{os.getpid()} True\n"] * 2
+
+
+@pytest.mark.parametrize("options", [("-u",), ("-P", "-u")], ids=" ".join)
+def test_a_command_that_shall_not_buffer_is_forked_too(
+    options: Sequence[str], warm: Run, tmp_path: Path
+) -> None:
+    text = "import sys; print(sys.stdout.write_through, sys.stderr.write_through, sys.argv)"
+
+    cold, warmed = (
+        way(
+            [*options, "-c", f"{text}; print('torch' in sys.modules)", "x"],
+            folder=tmp_path,
+            variables=variables(),
+        )
+        for way in (run, warm)
+    )
+
+    assert cold.stdout == "True True ['-c', 'x']\nFalse\n"
+    assert warmed.stdout == cold.stdout.replace("False", "True")
+
+
+def test_what_is_not_buffered_is_said_at_once() -> None:
+    read, write = os.pipe()
+    with open(read, "rb", buffering=0) as said, open(write, "w") as stream:
+        unbuffered(stream).write("half a line")
+
+        assert said.read(100) == b"half a line"
+
+
+SPAWNS = """\
+import multiprocessing
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    text = "import os, sys; print(os.getppid(), 'torch' in sys.modules)"
+    process = context.Process(target=exec, args=(text,))
+    process.start()
+    process.join()
+    print(multiprocessing.current_process().pid, process.exitcode)
+"""
+
+
+def test_a_process_that_multiprocessing_spawns_is_forked_too(warm: Run, tmp_path: Path) -> None:
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+
+    cold, warmed = (
+        way(["spawns.py"], folder=tmp_path, variables=variables()) for way in (run, warm)
+    )
+
+    for done, is_loaded in ((cold, False), (warmed, True)):
+        first, second = (line.split() for line in done.stdout.splitlines())
+        assert first == [second[0], str(is_loaded)] and second[1] == "0", done.stderr
 
 
 def test_a_process_that_is_killed_leaves_no_spare(warm: WarmPythons, tmp_path: Path) -> None:

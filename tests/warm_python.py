@@ -21,7 +21,10 @@ import ctypes
 import fcntl
 import gc
 import importlib
+import io
 import json
+import multiprocessing.process
+import multiprocessing.util
 import os
 import runpy
 import select
@@ -68,6 +71,7 @@ OVERRIDING = [
     for end in ("", ".py")
 ]
 """Modules that are loaded before a folder on PYTHONPATH could give others of the same name."""
+OPTIONS = ("-P", "-u")
 STREAMS = ("stdin", "stdout", "stderr")
 SEEDS = 2  # of the hashes of Python
 IGNORABLE = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -313,19 +317,21 @@ class WarmPythons:
         if sys.platform != "linux":
             yield
             return
-        ours, theirs = socket.socketpair()
-        become_subreaper(True)
-        with theirs:
-            begun = self._next().begin([], folder=Path(), variables={}, streams=[theirs.fileno()])
-        pid = int(ours.recv(16))
-        begun.wait()
-        become_subreaper(False)
-        spare = Spare(pid, ours, self.like)
+        spare = Spare(self._fork_spare, self.like)
         spare.install()
         try:
             yield
         finally:
             spare.remove()
+
+    def _fork_spare(self) -> tuple[int, socket.socket]:
+        """Fork a spare of this process; return its id, and the channel to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            begun = self._next().begin([], folder=Path(), variables={}, streams=[theirs.fileno()])
+        pid = int(ours.recv(16))
+        begun.wait()
+        return pid, ours
 
     def close(self) -> None:
         for each in self._pythons.values():
@@ -360,32 +366,42 @@ class Replaced(BaseException):
 class Spare:
     """A copy of a process as it was before its command ran, from which that starts its commands.
 
-    What a spare starts is a child of the process itself, by these steps: the spare forks the new
+    It is forked by `fork` when the first command starts. What a spare starts is a child of the process itself, by these steps: the spare forks the new
     process and the next spare, and ends, while the process is a subreaper: it is whom the kernel
     gives the children of a spare that has ended.
     """
 
-    def __init__(self, pid: int, channel: socket.socket, variables: Mapping[str, str]) -> None:
-        self.pid = pid
-        self.channel = channel
+    def __init__(
+        self, fork: Callable[[], tuple[int, socket.socket]], variables: Mapping[str, str]
+    ) -> None:
+        self.fork = fork
+        self.pid = 0
+        self.channel: socket.socket | None = None
         self.like = variables
         self.owner = os.getpid()
         self.lock = threading.Lock()
         self.start_cold, self.spawn_cold = subprocess._fork_exec, os.posix_spawnp
+        self.pass_cold = multiprocessing.util.spawnv_passfds
         self.replace_cold = os.execvp
 
+    def start(self) -> None:
+        """Fork it."""
+        self.pid, self.channel = self.fork()
+
     def install(self) -> None:
-        """Let what this process starts by `subprocess` or `posix_spawnp` be forked."""
+        """Let what this process starts be forked: by `subprocess`, `posix_spawnp` or "spawn"."""
         subprocess._fork_exec, os.posix_spawnp = self.fork_exec, self.posix_spawnp
+        multiprocessing.util.spawnv_passfds = self.spawnv_passfds
 
     def remove(self) -> None:
         """Start processes cold again, and end the spare."""
         subprocess._fork_exec, os.posix_spawnp = self.start_cold, self.spawn_cold
+        multiprocessing.util.spawnv_passfds = self.pass_cold
         self.end()
 
     def end(self) -> None:
         """End the spare; not that of the process from which this one was forked."""
-        if os.getpid() != self.owner:
+        if os.getpid() != self.owner or self.channel is None:
             return
         self.channel.close()
         os.waitpid(self.pid, 0)
@@ -431,6 +447,18 @@ class Spare:
             begun = self.begin(words[1:], variables, folder=os.getcwd(), ignored=ignored)
         return begun or self.spawn_cold(program, words, variables, setsigdef=setsigdef)
 
+    def spawnv_passfds(self, path: bytes, words: Sequence[str], kept: Sequence[int]) -> int:
+        """Start a process in the place of `multiprocessing.util.spawnv_passfds`; return its id.
+
+        Neither its fork server nor its resource tracker, which outlive what starts them.
+        """
+        begun = 0
+        if os.fsdecode(path) == sys.executable and "--multiprocessing-fork" in words:
+            arguments = [word for word in words[1:] if word != "-B"]  # a variable says so, too
+            descriptors = [*range(3), *kept]
+            begun = self.begin(arguments, os.environ, descriptors, folder=os.getcwd())
+        return begun or self.pass_cold(path, words, kept)
+
     def execvp(self, program: str, words: Sequence[str]) -> None:
         """Begin another command in this process, in the place of `os.execvp`."""
         if program == sys.executable and can_be_forked(words[1:], os.environ, self.like):
@@ -461,6 +489,9 @@ class Spare:
         }
         with self.lock:
             become_subreaper(True)
+            if self.channel is None:
+                self.start()
+            assert self.channel is not None
             send(self.channel, asked, descriptors)
             pid, following = map(int, self.channel.recv(64).split())
             os.waitpid(self.pid, 0)
@@ -476,9 +507,9 @@ def become_subreaper(is_one: bool) -> None:
 def can_be_forked(
     arguments: Sequence[str], variables: Mapping[str, str], like: Mapping[str, str]
 ) -> bool:
-    """Return whether a command has no option but -P, and start-up variables as in `like`."""
-    first = (*arguments[arguments[0] == "-P" :], "-")[0]
-    is_known = first in ("-m", "-c") or not first.startswith("-")
+    """Return whether a command has no option but `OPTIONS`, and start-up variables as in `like`."""
+    first = (*split_options(arguments)[1], "-")[0]
+    is_known = first in ("-m", "-c") or (not first.startswith("-") and first != __file__)
     added = {*path_in(variables)} - {*path_in(like)}
     return (
         is_known
@@ -489,6 +520,12 @@ def can_be_forked(
         )
         and not any(os.path.lexists(os.path.join(*each)) for each in product(added, OVERRIDING))
     )
+
+
+def split_options(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return those of `OPTIONS` with which a command begins, and the rest of it."""
+    end = next((at for at, each in enumerate(arguments) if each not in OPTIONS), len(arguments))
+    return arguments[:end], arguments[end:]
 
 
 def path_in(variables: Mapping[str, str]) -> list[str]:
@@ -572,7 +609,8 @@ def stand_by(work: dict[str, Any]) -> dict[str, Any]:
     ours, theirs = socket.socketpair()
     if pid := os.fork():
         theirs.close()
-        spare = Spare(pid, ours, work["variables"])
+        spare = Spare(lambda: (pid, ours), work["variables"])
+        spare.start()
         spare.install()
         os.execvp = spare.execvp
         atexit.register(spare.end)
@@ -665,6 +703,9 @@ def inherit(
 def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) -> None:
     """Run what `python ARGUMENTS` runs."""
     os.chdir(folder)
+    multiprocessing.process.ORIGINAL_DIR = (
+        folder  # below which a spawned process looks for __main__
+    )
     os.environ.clear()
     os.environ.update(variables)
     sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
@@ -675,9 +716,11 @@ def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) ->
     for name, value in AS_UNSET.items():
         os.environ.setdefault(name, value)
     sys.orig_argv = [sys.executable, *arguments]
-    first, *others = arguments[arguments[0] == "-P" :]
+    options, (first, *others) = split_options(arguments)
+    if "-u" in options:
+        sys.stdout, sys.stderr = unbuffered(sys.stdout), unbuffered(sys.stderr)
     own = {"-m": folder, "-c": ""}.get(first, os.path.dirname(os.path.abspath(first)))
-    is_safe = arguments[0] == "-P" or bool(variables.get("PYTHONSAFEPATH"))
+    is_safe = "-P" in options or bool(variables.get("PYTHONSAFEPATH"))
     after = len(path_in(AT_START)) + 1
     sys.path[:after] = [*([] if is_safe else [own]), *map(os.path.abspath, path_in(variables))]
     if first == "-m":
@@ -692,6 +735,12 @@ def run_as_main(arguments: list[str], folder: str, variables: dict[str, str]) ->
     else:
         sys.argv = [first, *others]
         runpy.run_path(first, run_name="__main__")
+
+
+def unbuffered(stream: Any) -> TextIO:
+    """Return a stream to the same file that hands on each text at once, as with Python's -u."""
+    raw = io.FileIO(stream.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(raw, stream.encoding, stream.errors, write_through=True)
 
 
 if __name__ == "__main__":

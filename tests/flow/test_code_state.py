@@ -66,6 +66,7 @@ with assay.start(tag="plain") as run:
 """
 
 
+@pytest.mark.usefixtures("forking")
 def test_a_script_with_an_engine_that_saves_is_told_of_a_hidden_state(
     toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_worker_that_dies_or_hangs_ends_the_run_with_one_clear_error_and_a_che
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -> None:
     process = subprocess.Popen(
         [

@@ -248,6 +248,7 @@ def slow(toy: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.usefixtures("forking")
 def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_go_on(
     number: signal.Signals, code: int, toy: Path
 ) -> None:
@@ -269,6 +270,7 @@ def test_a_signal_is_answered_at_once_and_ends_after_the_step_with_the_line_to_g
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: Path) -> None:
     slow(toy)
 

@@ -253,6 +253,7 @@ def test_debug_names_the_op_that_fails_in_backward(assay, toy: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.row("C65")
+@pytest.mark.usefixtures("forking")
 def test_with_pdb_a_failure_can_be_looked_at_where_it_happened(assay, toy: Path) -> None:
     net = (toy / "net.py").read_text()
     (toy / "net.py").write_text(

@@ -145,6 +145,7 @@ def test_a_project_that_was_moved_uses_the_modules_where_it_is_now(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_load_model_needs_trust_for_a_record_that_was_not_made_here(
     given: Path, toy: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ def test_load_model_needs_trust_for_a_record_that_was_not_made_here(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_on_a_terminal_a_person_sees_what_would_run_before_it_does(
     given: Path, toy: Path, tmp_path: Path
 ) -> None:

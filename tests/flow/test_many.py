@@ -196,6 +196,7 @@ class Net(net.Net):
 
 
 @pytest.mark.row("A88")
+@pytest.mark.usefixtures("forking")
 def test_a_sweep_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     assay, toy: Path
 ) -> None:

@@ -18,9 +18,9 @@ from assay.proof import diverge, replay
 from assay.query.find import find_run
 from assay.store.layout import scan_runs
 from flow.conftest import SRC, commands
-from warm_python import Run, forked
+from warm_python import Run, WarmPythons
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("forking")]
 
 CONFIG = """\
 tag = "planted"
@@ -621,7 +621,9 @@ class PlantedProject:
 
 
 @pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject]:
+def planted(
+    warm: WarmPythons, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PlantedProject]:
     top = tmp_path_factory.mktemp("planted")
     folder = top / "project"
     folder.mkdir()
@@ -629,8 +631,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlantedProject
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(top / "data"))
         patch.setenv("PYTHONPATH", path)
-        with forked(dict(os.environ)) as warm:
-            yield PlantedProject(folder, path, warm)
+        yield PlantedProject(folder, path, warm)
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from assay.core.job import Job
 from assay.formats import run_file
 from assay.store.job_journal import JobJournal
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("forking")]
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "01_digits"
 
@@ -123,15 +123,14 @@ def test_a_run_is_put_in_line_again_and_the_new_one_names_it_as_its_parent(
     assert queue.job(1).status.run == run_file.read(again).id
 
 
-def test_12_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_time(
+def test_the_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_time(
     assay, queue: JobJournal, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(DIGITS, toy, dirs_exist_ok=True)
     monkeypatch.delenv("ASSAY_FAKE_DEVICES")
     monkeypatch.setenv("ASSAY_CORES", "8")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    rates = [1e-3 * (i + 1) for i in range(4)]
-    space = [f"sweep.optimizer.lr={rates}", "sweep.model.width=[4, 6, 8]"]
+    space = ["sweep.optimizer.lr=[1e-3, 2e-3]", "sweep.model.width=[4, 6]"]
     words = ["digits.toml", *space, "train.steps=2", "evaluate.limit=1", "--device", "cpu"]
     added = assay("queue", "add", *words, "--no-rehearse")
     assert added.returncode == 0, added.stderr
@@ -145,11 +144,11 @@ def test_12_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_ti
         time.sleep(0.05)
 
     assert running.returncode == 0 and most == 2
-    assert queue.counts() == {"finished": 12} and queue.leases() == []
-    assert len({job.status.run for job in queue.jobs()}) == 12
+    assert queue.counts() == {"finished": 4} and queue.leases() == []
+    assert len({job.status.run for job in queue.jobs()}) == 4
     points = {job.spec.title for job in queue.jobs()}
-    assert len(points) == 12, points
-    assert len(list((toy / "runs").iterdir())) == 12
+    assert len(points) == 4, points
+    assert len(list((toy / "runs").iterdir())) == 4
 
 
 def test_a_killed_job_with_attempts_left_resumes_its_run(

@@ -79,6 +79,7 @@ def test_a_finished_run_can_be_trained_longer_but_not_again(assay, toy: Path) ->
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(
     assay, toy: Path, uninterrupted: str
 ) -> None:

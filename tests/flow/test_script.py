@@ -22,6 +22,8 @@ from assay.store.series import read_series
 from flow.conftest import SRC
 from flow.test_train import last_digest, only_run
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 SCRIPT = """\
 import os
 import sys

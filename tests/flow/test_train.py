@@ -185,6 +185,7 @@ def test_the_model_of_a_run_comes_back_in_eval_mode(
 
 @pytest.mark.thorough
 @pytest.mark.row("C54")
+@pytest.mark.usefixtures("forking")
 def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) -> None:
     made = assay("init", str(tmp_path / "new"))
     assert made.returncode == 0 and "around it" not in made.stdout

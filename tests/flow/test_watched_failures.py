@@ -24,6 +24,8 @@ from assay.store.job_journal import JobJournal
 from assay.store.layout import Project, RunFolder
 from flow.conftest import SRC, Assay
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 FAULTY = """\
 import sys
 import time
