@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-from collections import Counter, deque
+import weakref
+from array import array
+from collections import Counter, UserDict, deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from assay.core.events import Event, Handler
 from assay.core.ports import MemoryRecorder
@@ -184,6 +188,81 @@ class Generates(Net):
         return next(self.numbers)
 
 
+class IteratesOver(Net):
+    """Goes through numbers by an iterator over another one."""
+
+    def __init__(self, numbers: Iterator[Any]) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def shift(self, x: Tensor) -> Any:
+        return 0.01 * torch.as_tensor(next(self.numbers)).flatten()[0]
+
+
+def unlabeled() -> Iterator[Any]:
+    """Batches of a second data set."""
+    return iter(DataLoader(TensorDataset(torch.arange(40.0)), batch_size=2, shuffle=True))
+
+
+ITERATORS: dict[str, Callable[[], Iterator[Any]]] = {
+    "cycle": lambda: itertools.cycle([0.0, 1.0]),
+    "map": lambda: map(float, range(40)),
+    "zip": lambda: zip(map(float, range(40)), range(40), strict=True),
+    "enumerate": lambda: enumerate([1] * 40),
+    "islice": lambda: itertools.islice(map(float, range(40)), 40),
+    "chain": lambda: itertools.chain([1.0], map(float, range(40))),
+    "batches": lambda: (tensor[0] for (tensor,) in unlabeled()),
+    "loader": lambda: (value for batch in [unlabeled()] for (value,) in batch),
+}
+
+
+class Sets(Net):
+    """Changes a setting of a module of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.0)
+
+    def shift(self, x: Tensor) -> Any:
+        self.dropout.p += 0.01
+        return self.dropout(x)
+
+
+STEP, COUNTS = ContextVar("STEP", default=0), array("i", [0])
+
+
+class CountsInContext(Net):
+    def shift(self, x: Tensor) -> Any:
+        STEP.set(STEP.get() + 1)
+        return 0.01 * STEP.get()
+
+
+class CountsInArray(Net):
+    def shift(self, x: Tensor) -> Any:
+        COUNTS[0] += 1
+        return 0.01 * COUNTS[0]
+
+
+class CountsByModule(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: Any = weakref.WeakKeyDictionary({self.layers: 0})
+
+    def shift(self, x: Tensor) -> Any:
+        self.steps[self.layers] += 1
+        return 0.01 * self.steps[self.layers]
+
+
+class CountsInMapping(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = UserDict({"step": 0})
+
+    def shift(self, x: Tensor) -> Any:
+        self.steps["step"] += 1
+        return 0.01 * self.steps["step"]
+
+
 class WritesGlobal(Net):
     def shift(self, x: Tensor) -> Any:
         global STEPS
@@ -323,6 +402,11 @@ MODELS = {
     DrawsByPython: "not kept: model.rng",
     Iterates: "not kept: model.numbers",
     Generates: "not kept: model.numbers",
+    Sets: "not kept: model.dropout.p",
+    CountsInContext: f"not kept: {__name__}.STEP",
+    CountsInArray: f"not kept: {__name__}.COUNTS",
+    CountsByModule: "not kept: model.steps.data",
+    CountsInMapping: "not kept: model.steps.data",
     WritesGlobal: f"not kept: {__name__}.STEPS",
     AppendsGlobal: f"not kept: {__name__}.SEEN",
     Reads: "not kept: model.file",
@@ -357,6 +441,13 @@ def test_a_state_that_a_model_hides_is_named_with_its_place(kind: type[Net]) -> 
     (warning,) = warnings
     assert warning.startswith(f"state of your code: {finding.partition(': ')[2]} (")
     assert ("begins it anew" in warning) == finding.startswith("not kept")
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_the_place_in_an_iterator_over_another_one_is_named(kind: str) -> None:
+    finding, _ = look(supervised(IteratesOver(ITERATORS[kind]())))
+
+    assert finding.startswith("not kept: model.numbers")
 
 
 class Kept(Counts):

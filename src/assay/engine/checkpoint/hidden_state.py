@@ -8,16 +8,22 @@ seen.
 
 from __future__ import annotations
 
+import array
 import functools
+import gc
 import io
 import itertools
 import operator
 import os
+import queue
 import random
 import sys
 import types
-from collections import deque
+import warnings
+import weakref
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -57,6 +63,17 @@ _WHOLE = (Tensor, np.ndarray, types.ModuleType, ModelTrial, *_GENERATORS)
 """Kinds that nothing is looked for inside: a trial's model is another than that which trains."""
 _CALLABLE = (types.FunctionType, types.MethodType, functools.partial)
 _COLLECTIONS = (dict, list, tuple, set, frozenset, deque)
+_HOLDERS = (
+    types.SimpleNamespace,
+    weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary,
+    UserDict,
+    UserList,
+    ChainMap,
+    queue.Queue,
+)
+"""Classes of Python that hold what is given to them."""
+_TORCH_MODULES = "torch.nn.modules."
 _LRU = type(functools.lru_cache(len))
 _UNCHANGING = (type, types.CodeType, types.ModuleType)
 
@@ -201,6 +218,8 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
     kind = type(thing)
     if isinstance(thing, nn.Module):
         yield from _parts_of_module(thing)
+    elif isinstance(thing, Iterator) and _is_house_class(kind):
+        yield from ((f"({i})", inner) for i, inner in enumerate(_iterators_in(thing)))
     elif _is_house_class(kind) or _is_library_function(thing):
         yield from _objects_in(thing)
     else:
@@ -220,6 +239,14 @@ def _own_parts(thing: Any) -> Iterator[tuple[str, Any]]:
     for step, part in object_graph.all_parts_of(thing):
         if step.removeprefix(".") not in skipped and step not in _SLOTS_OF_PARTIAL:
             yield step, part
+
+
+def _iterators_in(iterator: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    """Yield the iterators that one of Python or torch takes its items from."""
+    for part in [*gc.get_referents(iterator), *getattr(iterator, "__dict__", {}).values()]:
+        for each in part if type(part) is tuple else (part,):
+            if isinstance(each, Iterator):
+                yield each
 
 
 @functools.cache
@@ -243,6 +270,10 @@ def _parts_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
     if not _is_house_class(type(module)) and not _keeps_itself(module, *_STATE_OF_MODULE):
         for name, value in list(own.items()):
             if name not in _OF_MODULE and not _is_unchanging(value):
+                yield f".{name}", value
+    elif type(module).__module__.startswith(_TORCH_MODULES):  # such as the rate of a dropout
+        for name, value in list(own.items()):
+            if name not in _OF_MODULE and _is_value(value):
                 yield f".{name}", value
 
 
@@ -319,7 +350,7 @@ def _is_value(thing: object) -> bool:
 def _is_house_class(kind: type) -> bool:
     """Return True for classes of assay, torch and Python but those that hold a user's state."""
     home = (getattr(kind, "__module__", "") or "").partition(".")[0]
-    if kind in (*_CALLABLE, types.SimpleNamespace):
+    if kind in _CALLABLE or issubclass(kind, _HOLDERS):
         return False
     if issubclass(kind, _COLLECTIONS) or kind is _LRU:
         return home in ("assay", "torch")
@@ -354,6 +385,11 @@ def _marks(thing: Any) -> Iterator[tuple[str, Mark]]:
     elif isinstance(thing, _GENERATORS):
         if not any(thing is shared for shared in _SHARED):
             yield "", Mark("generator", read_generator_state(thing))
+    elif isinstance(thing, array.array):
+        yield "", Mark("collection", thing.tobytes())
+    elif isinstance(thing, ContextVar):
+        value = thing.get(None)
+        yield "", Mark("number", _comparable(value) if _is_value(value) else None)
     elif isinstance(thing, _LRU):
         if _is_users(thing.__wrapped__):
             yield "", Mark("cache", thing.cache_info().misses)
@@ -424,6 +460,11 @@ def _position_of(iterator: Any) -> Any:
         return frame.f_lasti, plain
     if isinstance(iterator, itertools.count):
         return repr(iterator)
+    if isinstance(iterator, itertools.cycle) and sys.version_info < (3, 14):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            made: Any = iterator.__reduce__()
+        iterator = made[1][0]
     return operator.length_hint(iterator, -1)
 
 
