@@ -120,11 +120,36 @@ def test_numbers_of_a_document_that_the_records_have_are_right_though_rounded(
 
 
 @pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (1234.5678, "1,234.57"),
+        (1234567.0, "1{,}234{,}567"),
+        (1234.5678, r"$1.235\times10^{3}$"),
+        (2e-9, r"$2.0 \cdot 10^{-9}$"),
+        (3e4, r"$3\times 10^4$"),
+    ],
+)
+def test_a_number_is_read_in_groups_of_three_digits_and_with_a_power_of_ten(
+    value: float, written: str, project: Project, assay: Assay
+) -> None:
+    make_run(project, tag="a", points={"loss": [value]})
+    assay("table", "fill", "t", "tag = a", "-m", "loss")
+    Path("a.tex").write_text(f"It is {written} now. % assay: t/r1/loss\n", encoding="utf-8")
+
+    assert assay("table", "check", "a.tex").out == "1 number is what the records say\n"
+
+
+@pytest.mark.parametrize(
     ("old", "new", "place"),
     [
         (r"\textbf{0.920 ", r"\textbf{0.930 ", "digits/r1/valid-acc-max is 0.920 ± 0.020 now"),
         (r"$\pm$ 0.020}", r"$\pm$ 0.010}", "digits/r1/valid-acc-max is 0.920 ± 0.020 now"),
         ("& 8 &", "& 16 &", "digits/r1/width is 8 now, not 16"),
+        ("& 8 &", "& 18 &", "digits/r1/width is 8 now, not 18"),
+        ("& 8 &", "& -8 &", "digits/r1/width is 8 now, not -8"),
+        ("& 8 &", "& 8.5 &", "digits/r1/width is 8 now, not 8.5"),
+        (r"best\_1 \\", r"best\_12 \\", "digits/r1/recipe is 100 % best_1 now"),
+        (r"best\_1 \\", r"best\_1-b \\", "digits/r1/recipe is 100 % best_1 now"),
         (r"100 \% best", r"99 \% best", "digits/r1/recipe is 100 % best_1 now"),
         ("92.0", "93.0", "digits/r1/valid-acc-max is 0.920 ± 0.020 now, of 3 runs"),
         ("$0.51$", "$0.5$", "digits/r3/valid-acc-max is 0.510 ± 0.010 now, of 3 runs"),

@@ -19,7 +19,8 @@ _PLACE = re.compile(r"([^\s/:]+)/([^\s/:]+)/([^\s/:,]+)")
 _ROW_END = "\\\\"
 _CELL_END = re.compile(r"(?<!\\)&")
 _NUMBER = re.compile(r"(?<![\w.])[-−]?(?=\.?\d)\d*(?:\.(\d+))?(?:[eE]([-+]?\d+))?")
-_MATH = re.compile(r"\$|\\[,;!]|\{,\}|\\(?=%)")
+_MATH = re.compile(r"\$|\\[,;!]|\{,\}|(?<=\d),(?=\d{3}(?:,\d{3})*(?:\.|\b))|\\(?=%)")
+_POWER = re.compile(r"(?<=[\d.])\s*\\(?:times|cdot)\s*10\s*\^\s*(?:\{\s*([-+−]?\d+)\s*\}|(\d))")
 _PLUS_MINUS = re.compile(r"\\pm\b\s*|\s*±\s*")
 _COUNT = re.compile(r"\bn ?=? ?(\d{1,9})\b")
 _COARSE_MEAN = 0.05
@@ -132,8 +133,9 @@ def _now(cell: ShownCell, shown: str) -> str:
 def _shows(text: str, cell: ShownCell) -> bool:
     """Return whether a text has the value of a cell, and deviation and n where it names them."""
     if not isinstance(cell.value, float):
-        return latex_text(cell.text) in text
-    plain = _MATH.sub("", text)
+        whole = rf"(?<![\w.])(?<!(?<!\w)[-−]){re.escape(latex_text(cell.text))}(?!\w|[.-]\w)"
+        return any(re.search(whole, each) for each in (text, _MATH.sub("", text)))
+    plain = _POWER.sub(_spell_power, _MATH.sub("", text))
     counts = _COUNT.search(plain)
     if counts is not None and cell.samples and int(counts[1]) != len(cell.samples):
         return False
@@ -148,6 +150,11 @@ def _shows(text: str, cell: ShownCell) -> bool:
         return bool(factors)
     near = _NUMBER.search(deviations[0])
     return near is not None and _is_rounded(near, cell.std * factors[0], _COARSE_DEVIATION)
+
+
+def _spell_power(found: re.Match[str]) -> str:
+    """Return a power of ten as a program spells it: `\\times10^{-3}` is e-3."""
+    return f"e{(found[1] or found[2]).replace('−', '-')}"
 
 
 def _is_rounded(found: re.Match[str], value: float, coarse: float) -> bool:
