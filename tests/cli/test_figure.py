@@ -445,10 +445,40 @@ def test_more_lines_than_can_be_told_apart_are_refused(assay: Assay, project: Pr
 def test_a_metric_that_is_never_a_number_is_told(assay: Assay, project: Project) -> None:
     run = make_run(project, tag="nan", points={"loss": [float("nan")]})
 
-    done = assay("figure", "bars", "tag = nan", "-m", "loss", "-o", "a.pdf")
+    for kind in ("bars", "curves"):
+        done = assay("figure", kind, "tag = nan", "-m", "loss", "-o", "a.pdf")
 
-    assert done.code == 2 and "No run has a value of `loss` to draw." in done.err
-    assert f"{id_of(run)}: loss is no number" in done.err
+        assert done.code == 2 and "No run has a value of `loss` to draw." in done.err
+        assert f"{id_of(run)}: " in done.err and "loss is nan" in done.err
+
+
+def test_what_has_no_place_on_an_axis_is_left_out_with_the_reason_and_not_counted(
+    assay: Assay, project: Project
+) -> None:
+    below = make_run(project, tag="below", config="a = 1\n", points={"loss": [-2.0, -1.0]})
+    make_run(project, tag="some", config="a = 2\n", points={"loss": [1.0, float("nan"), 2.0]})
+
+    drawn = assay("figure", "curves", "tag in (below, some)", "-m", "loss", "-o", "a.svg")
+    curves, bars = (
+        assay("figure", kind, "tag in (below, some)", "-m", "loss", "-o", "b.svg", "--log", "y")
+        for kind in ("curves", "bars")
+    )
+
+    assert "a=1  loss  2 points" in drawn.out and "a=2  loss  2 points" in drawn.out
+    for done in (curves, bars):
+        assert done.code == 0 and "a=1" not in done.out and "a=2" in done.out
+        assert f"{id_of(below)} (" in done.err and "never above 0" in done.err
+
+
+def test_runs_of_a_group_without_a_mean_are_not_said_to_lack_a_number(
+    assay: Assay, project: Project
+) -> None:
+    for tag, value in (("a", 1.0), ("a", float("nan")), ("b", 2.0)):
+        make_run(project, tag=tag, config="", points={"loss": [value]})
+
+    done = assay("figure", "bars", "tag in (a, b)", "--by", "tag", "-m", "loss", "-o", "a.svg")
+
+    assert done.err.count("(the mean of loss is nan)") == 2
 
 
 def test_damaged_recipes_are_refused(assay: Assay, project: Project, runs: list[str]) -> None:

@@ -38,6 +38,9 @@ _BINS = 64
 _AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, MOST_PANELS)}
 """Least and most keys beside the metric."""
 
+_ON_LOG_AXES = ("curves", "bars", "scatter")
+"""Kinds whose metric has an axis that can be logarithmic."""
+
 _ALONE = "draw them one by one"
 
 
@@ -264,14 +267,35 @@ def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
             left_out |= chosen.leave_out(group, curves, metric)
             if curves:
                 axis, merged = _merge_curves(curves)
+                if hidden := _why_hidden(merged.ys, metric, chosen.request):
+                    left_out |= dict.fromkeys(curves, hidden)
+                    continue
                 axes[axis] = None
                 line = keep_extremes(merged, _RANGES)
                 columns = [("x", line.xs), ("y", line.ys)]
                 columns += [("band", line.band)] if line.band is not None else []
                 values = {name: each.astype(float).tolist() for name, each in columns}
                 items.append(chosen.item(group, curves, values))
+        _refuse_nothing(items, left_out, metric)
         panels.append(Panel(title=metric, axes=tuple(axes), items=tuple(items), left_out=left_out))
     return panels
+
+
+def _why_hidden(values: Sequence[float] | Any, name: str, request: FigureRequest) -> str:
+    """Return why none of the values has a place on its axis; "" where one has."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f"{name} is {' or '.join(sorted({number(value) for value in values}))}"
+    if "y" in request.log and request.kind in _ON_LOG_AXES and max(finite) <= 0:
+        return f"{name} is never above 0, as a logarithmic axis needs"
+    return ""
+
+
+def _refuse_nothing(items: Sequence[FigureItem], left_out: Mapping[str, str], metric: str) -> None:
+    """Raise InputError where a panel would be empty, with why."""
+    if not items:
+        why = "; ".join(f"{run}: {reason}" for run, reason in list(left_out.items())[:3])
+        raise InputError(f"No run has a value of `{metric}` to draw.", fix=why)
 
 
 def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
@@ -336,9 +360,10 @@ def _read_points(chosen: _ChosenRuns) -> list[Panel]:
             spread = compute_spread(numbers) if numbers else None
             lacking = next((name for name in names if group.cells[name] is None), "")
             left_out |= chosen.leave_out(group, having, metric.name)
-            if spread is None or lacking or not math.isfinite(spread.mean):
-                why = f"no single {lacking}" if lacking else f"{metric.name} is no number"
-                left_out |= dict.fromkeys(having, why)
+            means = [] if spread is None else [spread.mean]
+            hidden = _why_hidden(means, f"the mean of {metric.name}", chosen.request)
+            if spread is None or lacking or hidden:
+                left_out |= dict.fromkeys(having, f"no single {lacking}" if lacking else hidden)
                 continue
             low, high = confidence_interval(numbers) or (None, None)
             row = {
@@ -348,9 +373,7 @@ def _read_points(chosen: _ChosenRuns) -> list[Panel]:
             row |= {"mean": spread.mean, "std": spread.std, "n": spread.count}
             row |= {"low": low, "high": high, "runs": numbers}
             items.append(chosen.item(group, having, row))
-        if not items:
-            why = "; ".join(f"{run}: {reason}" for run, reason in list(left_out.items())[:3])
-            raise InputError(f"No run has a value of `{metric.name}` to draw.", fix=why)
+        _refuse_nothing(items, left_out, metric.name)
         for name in names if kind == "heatmap" else ():
             sides = len({str(item.values[name]) for item in items})
             refuse_many(sides, _MOST_ROWS, f"value of {name}")

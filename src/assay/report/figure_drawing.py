@@ -344,5 +344,7 @@ def describe_item(item: FigureItem) -> str:
     values = item.values
     if "mean" in values:
         return str(Spread(values["mean"], values["std"], values["n"]))
-    nouns = {"x": "point", "names": "row", "steps": "step"}
+    if "y" in values:
+        return count(int(np.isfinite(as_curve(item).ys).sum()), "point")
+    nouns = {"names": "row", "steps": "step"}
     return next(count(len(values[name]), noun) for name, noun in nouns.items() if name in values)
