@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from assay.engine import NonFiniteError
+from assay.engine import Loader, NonFiniteError, OptimizerStep, Supervised
 from assay.engine.numerics.buffers import Buffers
-from engine.toys import engine, hard_net, kept, same_bits, supervised, weights_of
+from engine.toys import engine, hard_net, kept, points, same_bits, supervised, weights_of
 
 
 def test_running_statistics_are_those_of_before() -> None:
@@ -80,3 +80,29 @@ def test_a_step_that_is_left_out_leaves_the_running_statistics_alone(policy: str
         assert runs.run().step == 6
 
     assert all(same_bits(each, states[2]) for each in states[3:]) and states[3:]
+
+
+class Centre(nn.Module):
+    """Criterion with a state: the running mean of the losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, pred: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = (pred - target).square().mean()
+        self.mean.lerp_(loss.detach(), 0.3)
+        return loss * (1 + self.mean)
+
+
+def test_a_step_that_is_left_out_leaves_the_state_of_the_criterion_alone() -> None:
+    data = points(24)
+    data.tensors[1][9] = math.nan
+    model, criterion = hard_net(), Centre()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    backward = OptimizerStep(optimizer, non_finite="skip")
+
+    runs = engine(Supervised(model, criterion, backward=backward), Loader(data, batch_size=8))
+
+    assert runs.run().step == 6
+    assert runs.state.left_out == 2 and 0 < float(criterion.mean) < math.inf

@@ -139,6 +139,27 @@ class Sums(Means):
         return (losses * weights).sum(), weights.sum()
 
 
+class Centre(nn.Module):
+    """Criterion with a state: the running mean of the losses of this rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, losses: Tensor) -> Tensor:
+        self.mean.lerp_(losses.mean().detach(), 0.3)
+        return losses.mean() * (1 + self.mean)
+
+
+class Centred(Means):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.criterion = Centre()
+
+    def loss(self, losses: Tensor, inputs: Tensor) -> Any:
+        return self.criterion(losses)
+
+
 class Viewed(nn.Sequential):
     """A model that gives a view, as one does that puts the classes first."""
 
@@ -782,6 +803,13 @@ def reaching(rank: int, ranks: int) -> Any:
     return ""
 
 
+def centred(rank: int, ranks: int) -> Any:
+    """The state of a criterion, which each rank would change by its own losses."""
+    process = Centred(net())
+    train(process, rank=rank, ranks=ranks)
+    return process.criterion.mean.item()
+
+
 def one_batch(rank: int, ranks: int) -> Any:
     """Ranks but the first have nothing to evaluate."""
     return evaluated(rank, ranks, size=2)
@@ -948,6 +976,7 @@ CASES: dict[str, Callable[[int, int], Any]] = {
     for each in (
         means,
         plain,
+        centred,
         clipped,
         accumulated,
         sums,

@@ -311,6 +311,15 @@ def test_what_was_counted_on_the_gpu_of_each_rank_is_put_together_on_the_cpu(
 
 
 @pytest.mark.slow
+def test_the_state_of_a_criterion_is_that_of_the_first_rank_on_all_of_them(
+    several: tuple[int, Results],
+) -> None:
+    _, results = several
+
+    assert set(results["centred"]) == {results["centred"][0]} != {0.0}
+
+
+@pytest.mark.slow
 @pytest.mark.row("F03", "A81", "A75")
 @pytest.mark.parametrize("how", ["", "sharded "])
 @pytest.mark.parametrize("name", ["evaluated", "limited", "own_batches", "one_batch"])

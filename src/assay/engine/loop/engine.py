@@ -27,7 +27,7 @@ from assay.engine.data.worker_faults import find_death
 from assay.engine.loop.bounds import Bounds
 from assay.engine.loop.bus import Bus, Listens, bind_by_name, roles_of
 from assay.engine.loop.by_hand import HandLoop
-from assay.engine.loop.engine_state import as_stateful, resume_engine
+from assay.engine.loop.engine_state import as_stateful, find_modules, resume_engine
 from assay.engine.loop.epoch import EpochTimes, no_batch
 from assay.engine.loop.expected_length import ExpectedLength
 from assay.engine.loop.process import Process
@@ -102,6 +102,7 @@ class Engine(TrainLoop):
         self.ranks = DataParallelGroup()
         self.pipeline = None
         self.kept = []
+        self.modules = ()
         self.buffers = Buffers()
         self.times = EpochTimes()
         self.seconds = self.times.totals
@@ -308,8 +309,8 @@ class Engine(TrainLoop):
         self.randomness.draws = state.draws
         self.bounds.recount(state, self.source)
         self.logged = LoggedMeans(lambda: state.batch)
-        model = getattr(self.process, "model", None)
-        self.buffers = Buffers(model if backward.non_finite != "ignore" else None)
+        self.modules = find_modules(self.process)
+        self.buffers = Buffers(*(self.modules if backward.non_finite != "ignore" else ()))
         self.results.begin(defer_to=self.device if self._defers else None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)

@@ -303,13 +303,21 @@ def own_modules(process: object) -> dict[str, nn.Module]:
         for module in whole.modules()
     }
     found: dict[str, nn.Module] = {}
-    adapted = [each for name in _ADAPTED if (each := vars(process).get(name)) is not None]
+    attributes = getattr(process, "__dict__", {})
+    adapted = [each for name in _ADAPTED if (each := attributes.get(name)) is not None]
     for owner in [process, *adapted]:
         for name, module in _modules_in(getattr(owner, "__dict__", {})):
             if id(module) not in known:
                 known |= {id(inner) for inner in module.modules()}
                 found[name] = module
     return found
+
+
+def find_modules(process: object) -> list[nn.Module]:
+    """Return model, criterion and other modules of a process, whose buffers steps may change."""
+    several = (getattr(process, "model", None), getattr(process, "criterion", None))
+    whole = [each for each in several if isinstance(each, nn.Module)]
+    return [*whole, *own_modules(process).values()]
 
 
 def _modules_in(attributes: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import nn
 
 from assay.core.ports import Recorder
 from assay.engine.data.source import Source
@@ -22,8 +25,8 @@ from assay.engine.parallel.pipeline import Pipeline
 class RunParts:
     """One of each: no part is copied from object to object, so that each can be replaced.
 
-    `buffers` are those of the model before the step, `kept` the objects whose state a checkpoint
-    keeps besides handlers, process and data.
+    `modules` are model, criterion and the other modules of the process, `buffers` theirs before the
+    step, `kept` the objects whose state a checkpoint keeps besides handlers, process and data.
     """
 
     process: Process
@@ -37,6 +40,7 @@ class RunParts:
     pipeline: Pipeline | None
     logged: LoggedMeans
     randomness: StepRandomness
+    modules: Sequence[nn.Module]
     buffers: Buffers
     times: EpochTimes
     kept: list[Stateful]

@@ -207,7 +207,7 @@ class TrainLoop(RunParts):
             (num_logging,) = self.ranks.all_reduce_values([self.ranks.has_logged])
             self.ranks.has_logged = num_logging > 0
         self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
-        self.ranks.broadcast_(self.process.model.buffers())
+        self.ranks.broadcast_(each for module in self.modules for each in module.buffers())
 
     # ------------------------------------------------------------------------- when it fails
 

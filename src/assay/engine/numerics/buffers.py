@@ -35,14 +35,14 @@ class _Kept:
 
 
 class Buffers:
-    """Copies of all buffers, renewed only where one has changed: constants cost nothing.
+    """Copies of all buffers of some modules, renewed only where one has changed.
 
-    Without a model there are none.
+    Constants cost nothing.
     """
 
-    def __init__(self, model: object = None) -> None:
+    def __init__(self, *modules: nn.Module) -> None:
         self._kept: list[_Kept] = []
-        for module in model.modules() if isinstance(model, nn.Module) else ():
+        for module in (each for whole in modules for each in whole.modules()):
             home = private_torch.buffers_of(module)
             is_quiet = isinstance(module, private_torch.Normalisation)
             for name, tensor in home.items():
