@@ -163,6 +163,7 @@ def test_what_is_no_tensor_is_refused_with_an_example(value: object) -> None:
         ("width", "3", 'must be a whole number, not "3"', "write it without quotes: 3"),
         ("width", "3_0", 'must be a whole number, not "3_0"', "write it without quotes: 30"),
         ("width", 3.0, "must be a whole number, not 3.0", "write 3"),
+        ("width", "-007", 'must be a whole number, not "-007"', "write -7"),
         ("width", 3.5, "must be a whole number, not 3.5", ""),
         ("width", True, "must be a whole number, not true", ""),
         ("width", [3], "must be a whole number, not [3]", "write 3, without brackets"),

@@ -188,6 +188,8 @@ def _mend(node: Node) -> Iterator[tuple[str, Node]]:
             if not isinstance(other, str):
                 bare = text.replace("_", "") if isinstance(other, int | float) else text
                 yield f"write it without quotes: {bare}", from_plain(other, node.origin)
+            elif re.fullmatch(r"[+-]?0\d{1,18}", text, re.ASCII):
+                yield f"write {int(text)}", Leaf(int(text), node.origin)
             elif text.lower() in _SWITCHES:
                 is_on = _SWITCHES[text.lower()]
                 yield f"write {str(is_on).lower()}", Leaf(is_on, node.origin)
