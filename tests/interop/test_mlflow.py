@@ -142,6 +142,16 @@ def test_a_metric_file_that_was_cut_off_gives_its_whole_lines(tmp_path: Path) ->
     assert warning.endswith(f"at byte {data.rindex(b'1760')}")
 
 
+def test_a_metric_file_without_a_point_counts_as_no_metric(tmp_path: Path) -> None:
+    (path,) = unpacked("mlflow-files", tmp_path).glob("mlruns/*/*/metrics/train/loss")
+    before = find(tmp_path)[0].read()
+    path.write_bytes(b"1760000010000 abc 1\n")
+
+    run = find(tmp_path)[0].read()
+
+    assert run.metrics == before.metrics - 1
+
+
 def test_links_do_not_bring_in_what_lies_elsewhere(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()

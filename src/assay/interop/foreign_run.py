@@ -81,7 +81,7 @@ class ForeignRun:
 
     @property
     def metrics(self) -> int:
-        return len({name for block in self.blocks for name in block.keys.names})
+        return len({name for each in self.blocks if len(each.steps) for name in each.keys.names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
