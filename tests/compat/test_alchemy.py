@@ -642,6 +642,7 @@ def test_the_types_of_the_settings_are_those_of_the_parameters() -> None:
     assert set(RunSettings.__annotations__) == given
 
 
+@pytest.mark.usefixtures("forking")
 def test_an_import_of_an_unmapped_name_is_one_error_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("from alchemy import sym_tabl\n", encoding="utf-8")
 

@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(forking: None, tmp_path: Path) -> Path:
     (tmp_path / "text.txt").write_text("a\nbb\nccc\n")
     (tmp_path / "builder.py").write_text(BUILDER)
     return tmp_path

@@ -254,7 +254,7 @@ def test_an_evaluator_of_ones_own_measures_two_test_sets_of_which_one_is_the_oth
     workers = ("data.train.workers=0", "data.test_0.workers=0", "data.test_1.workers=0")
     other = "data.test_1.source.path=data/"
 
-    python("-W", "ignore", *TRAIN[: -len(DATA)], *paths, other, *workers)
+    python(*TRAIN[: -len(DATA)], *paths, other, *workers)
 
     (run,) = (project / "runs").glob("*-mnist")
     curves = read_series(run / "metrics.bin")
@@ -330,7 +330,7 @@ def test_the_tutorial_trains_on_two_ranks(python: Run, project: Path) -> None:
             "train.update(dict(train_micro_batch_size=64, dist=dict(data_parallel_size=2)))\n"
         )
 
-    python("-W", "ignore", *TRAIN, "train.epochs=2", "data.train.workers=0", "data.test.workers=0")
+    python(*TRAIN, "train.epochs=2", "data.train.workers=0", "data.test.workers=0")
 
     (run,) = (project / "runs").glob("*-mnist")
     record = run_file.read(run)

@@ -268,7 +268,7 @@ MyTrainer.train_batch = train_batch
 
 
 @pytest.fixture
-def trained(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def trained(forking: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs commands in a folder with the training of the text in `script.py`."""
     package = tmp_path / "torchvision"
     package.mkdir()

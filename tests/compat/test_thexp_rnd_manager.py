@@ -72,6 +72,7 @@ print(torch.randperm(20).tolist(), np.random.permutation(20).tolist())
 
 @pytest.mark.thorough
 @pytest.mark.row("C30")
+@pytest.mark.usefixtures("forking")
 def test_a_marked_split_is_the_same_in_another_process_with_another_seed_and_the_rest_is_free(
     tmp_path: Path,
 ) -> None:

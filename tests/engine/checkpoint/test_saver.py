@@ -955,6 +955,7 @@ for cut in range(1, 1000):
 
 @pytest.mark.slow
 @pytest.mark.row("C39")
+@pytest.mark.usefixtures("forking")
 def test_a_process_killed_at_any_moment_of_a_save_leaves_whole_checkpoints_and_nothing_that_looks_like_one(
     tmp_path: Path,
 ) -> None:
