@@ -456,8 +456,9 @@ def test_the_commands_of_the_text_set_list_and_delete_variables(
 
 @pytest.mark.thorough
 @pytest.mark.row("C56", "C64")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-@pytest.mark.parametrize("how", ["assay resume", "--resume auto"])
+@pytest.mark.parametrize(
+    ("name", "code", "how"), [("SIGINT", 130, "assay resume"), ("SIGTERM", 143, "--resume auto")]
+)
 def test_a_signalled_trainer_is_resumed_to_the_bits_of_one_that_was_not(
     name: str, code: int, how: str, trained: Callable[..., Any], tmp_path: Path
 ) -> None:
