@@ -189,6 +189,12 @@ def test_a_listing_is_never_wider_than_a_terminal(assay, config: Path) -> None:
     assert said.lines[-1] == "6 points: assay run a.toml"
 
 
+def test_a_listing_ends_with_the_command_that_runs_it(assay, config: Path) -> None:
+    said = assay("check", "a.toml", "--list", "sweep.seed=[1, 2]")
+
+    assert said.lines[-1] == "2 points: assay run a.toml 'sweep.seed=[1, 2]'"
+
+
 def test_the_listing_for_programs_has_values_and_whole_hashes(assay, config: Path) -> None:
     config.write_text(
         f'{CONFIG}"optimizer.weight_decay" = inf\nschedule = {{ type = "assay.engine.WarmupCosine" }}\n"train" = "@delete"\n'

@@ -227,6 +227,15 @@ def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the
     assert plain(load_again(base).root)["seed"] == plain(base.root)["seed"]
 
 
+@pytest.mark.parametrize("changes", ["'a.b' = 2\na.b = 3", "a = { b = 2 }\n'a.b' = 3"])
+def test_a_variant_that_sets_a_key_twice_is_refused(changes: str) -> None:
+    text = f"[a]\nb = 1\n[variants.v]\n{changes}"
+
+    (made,) = expand(open_text(text, source="a.toml"), ["v"])
+
+    assert [problem.message for problem in made.problems] == ["`a.b` is given twice"]
+
+
 @pytest.mark.parametrize(
     ("body", "message", "place", "fix"),
     [
@@ -325,6 +334,12 @@ def test_a_random_value_is_the_same_in_every_config_of_a_file_and_another_at_the
             "put the key into the file, then vary it",
         ),
         ("[sweep]\n'a..b' = [1]", "`a..b` is no path of keys", "2:1", None),
+        (
+            "[sweep]\n'a.b' = [1, 2]\na.b = [3]",
+            "`a.b` is given twice",
+            "3:3",
+            "keep one of the two",
+        ),
         (
             "[sweep]\na = { low = 0, high = 99, count = 200 }\nb = { low = 0.0, high = 1.0, count = 200 }",
             "the sweep has 20,000 points; at most 10,000 are run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -171,7 +172,8 @@ def _print_text(report: _Report, name: str) -> None:
     if report.variations:
         from assay.cli.variations import variation_lines
 
-        echo("\n".join(variation_lines(report.variations, name, color=color)))
+        given = [name, *found.config.overrides]
+        echo("\n".join(variation_lines(report.variations, shlex.join(given), color=color)))
     elif not report.bad:
         named = found.examiner.canonical(found.config) if found.has_signatures else None
         _show_fine(name, named)

@@ -17,7 +17,7 @@ from typing import Literal
 
 from assay.config.overrides import Setting
 from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain, problem_at
-from assay.config.variants import key_setting, with_note
+from assay.config.variants import find_twice_set, key_setting, with_note
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean
 
@@ -243,6 +243,7 @@ def sweep_of(root: Table) -> tuple[Sweep | None, list[Problem]]:
     count = _whole(options, "points", 1, problems)
     draw = _whole(options, "draw", 0, problems)
     axes = tuple(_axes(section, (), (), mode, tuple(options), problems))
+    problems += find_twice_set(axis.setting for axis in axes)
     if not axes and not problems:
         message = f"`{SECTION}` varies nothing"
         problems.append(problem_at("missing-key", message, origin, SECTION, _FORM))

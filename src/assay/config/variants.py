@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from assay.config.overrides import DELETE, Setting
+from assay.config.sources.positions import duplicate
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -37,7 +38,8 @@ class Variant:
     def settings(self, root: Table) -> tuple[list[Setting], list[Problem]]:
         """Return its overrides of `root` in order, and the problems of malformed keys."""
         problems: list[Problem] = []
-        return list(_settings(root, (), self.table, (), f"variant {self.name}", problems)), problems
+        settings = list(_settings(root, (), self.table, (), f"variant {self.name}", problems))
+        return settings, problems + find_twice_set(settings)
 
 
 def variants_of(root: Table) -> tuple[Mapping[str, Variant], list[Problem]]:
@@ -98,6 +100,18 @@ def key_setting(
         creates=key.startswith("+"),
         to_create=f'"+{dotted(path)}" = ...',
     )
+
+
+def find_twice_set(settings: Iterable[Setting]) -> list[Problem]:
+    """Return the problems of keys that are set twice, as by `"a.b"` and by `a.b`."""
+    problems = []
+    first: dict[str, Origin] = {}
+    for setting in settings:
+        key, origin = dotted(setting.parts), setting.origins[-1]
+        if key in first:
+            problems.append(duplicate(key, origin, first[key]))
+        first.setdefault(key, origin)
+    return problems
 
 
 def with_note(node: Node, note: str) -> Node:
