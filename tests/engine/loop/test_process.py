@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from assay.core.errors import InputError
+from assay.core.facts import Warned
+from assay.core.ports import MemoryRecorder
 from assay.engine import (
     Accuracy,
     Engine,
@@ -522,3 +524,34 @@ def test_a_part_of_another_kind_is_refused_when_it_is_given(
 
     with pytest.raises(InputError, match=text):
         Supervised(**{**parts, **given})
+
+
+class Scaled(nn.MSELoss):
+    """Criterion with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        return super().forward(pred * self.scale, target)
+
+
+@pytest.mark.parametrize("fault", ["criterion", "model", ""])
+def test_a_parameter_that_gets_gradients_and_is_in_no_optimizer_is_told_once(fault: str) -> None:
+    model, criterion = hard_net(), Scaled()
+    teacher = hard_net()  # it gets no gradients
+    own = [*model.parameters(), *criterion.parameters()]
+    left = {"criterion": [criterion.scale], "model": list(model[-1].parameters()), "": []}[fault]
+    trained = [each for each in own if not any(each is one for one in left)]
+    process = Supervised(model, criterion, torch.optim.SGD(trained, lr=0.01))
+    process.teacher = teacher  # type: ignore[attr-defined]
+    recorder = MemoryRecorder()
+
+    engine(process, recorder=recorder).run()
+
+    told = [fact.message for fact in recorder.facts if isinstance(fact, Warned)]
+    last = len(model) - 1
+    names = {"criterion": "criterion.scale", "model": f"model.{last}.weight, model.{last}.bias"}
+    expected = [f"No optimizer has {names[fault]}, though the loss"] if fault else []
+    assert [message.partition(" gives")[0] for message in told] == expected

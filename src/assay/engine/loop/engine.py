@@ -102,7 +102,7 @@ class Engine(TrainLoop):
         self.ranks = DataParallelGroup()
         self.pipeline = None
         self.kept = []
-        self.modules = ()
+        self.modules = {}
         self.buffers = Buffers()
         self.times = EpochTimes()
         self.seconds = self.times.totals
@@ -310,7 +310,7 @@ class Engine(TrainLoop):
         self.bounds.recount(state, self.source)
         self.logged = LoggedMeans(lambda: state.batch)
         self.modules = find_modules(self.process)
-        self.buffers = Buffers(*(self.modules if backward.non_finite != "ignore" else ()))
+        self.buffers = Buffers(*(self.modules.values() if backward.non_finite != "ignore" else ()))
         self.results.begin(defer_to=self.device if self._defers else None)
         if isinstance(self.process, Process):
             self.process.attach(state, self.device, self.logged)

@@ -313,11 +313,11 @@ def own_modules(process: object) -> dict[str, nn.Module]:
     return found
 
 
-def find_modules(process: object) -> list[nn.Module]:
-    """Return model, criterion and other modules of a process, whose buffers steps may change."""
-    several = (getattr(process, "model", None), getattr(process, "criterion", None))
-    whole = [each for each in several if isinstance(each, nn.Module)]
-    return [*whole, *own_modules(process).values()]
+def find_modules(process: object) -> dict[str, nn.Module]:
+    """Return model, criterion and other modules of a process by name: steps may change them."""
+    whole = {name: getattr(process, name, None) for name in ("model", "criterion")}
+    found = {name: each for name, each in whole.items() if isinstance(each, nn.Module)}
+    return found | own_modules(process)
 
 
 def _modules_in(attributes: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:

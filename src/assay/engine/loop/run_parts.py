@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -40,7 +40,7 @@ class RunParts:
     pipeline: Pipeline | None
     logged: LoggedMeans
     randomness: StepRandomness
-    modules: Sequence[nn.Module]
+    modules: Mapping[str, nn.Module]
     buffers: Buffers
     times: EpochTimes
     kept: list[Stateful]

@@ -12,6 +12,7 @@ from time import perf_counter
 from assay.core.errors import PeerError
 from assay.core.events import Event
 from assay.core.facts import Warned
+from assay.core.formatting import name_some
 from assay.engine.data.ahead import ahead
 from assay.engine.data.source import Window
 from assay.engine.loop.bounds import is_done
@@ -159,6 +160,8 @@ class TrainLoop(RunParts):
         self.is_between_steps = True
         self.state.loss = self.process.backward.loss
         self.state.count_step(window.samples)
+        if self.state.step == 1:
+            self._tell_untrained()
 
     def take_back(self) -> None:
         """Uncount the micro-steps of a step that was not completed."""
@@ -199,6 +202,24 @@ class TrainLoop(RunParts):
             )
             self.recorder.tell(Warned(message=message, step=self.state.step))
 
+    def _tell_untrained(self) -> None:
+        """Say which parameters get gradients that no optimizer takes: they never change."""
+        optimizers = self.process.backward.optimizers.values()
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        taken = {id(parameter) for group in groups for parameter in group["params"]}
+        left = [
+            f"{of}.{name}"
+            for of, module in self.modules.items()
+            for name, parameter in module.named_parameters()
+            if parameter.grad is not None and id(parameter) not in taken
+        ]
+        if taken and left:
+            message = (
+                f"No optimizer has {name_some(left)}, though the loss gives gradients for it: it is"
+                " not trained. Let the model hold it, or freeze it: requires_grad_(False)."
+            )
+            self.recorder.tell(Warned(message=message, step=self.state.step))
+
     def _share_step(self) -> None:
         """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
         self.is_between_steps = False
@@ -207,7 +228,9 @@ class TrainLoop(RunParts):
             (num_logging,) = self.ranks.all_reduce_values([self.ranks.has_logged])
             self.ranks.has_logged = num_logging > 0
         self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
-        self.ranks.broadcast_(each for module in self.modules for each in module.buffers())
+        self.ranks.broadcast_(
+            buffer for module in self.modules.values() for buffer in module.buffers()
+        )
 
     # ------------------------------------------------------------------------- when it fails
 
