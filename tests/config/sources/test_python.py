@@ -457,6 +457,16 @@ def test_a_section_that_nothing_uses_is_told_by_the_check(tmp_path: Path) -> Non
 
 
 @pytest.mark.row("E16")
+def test_a_key_that_a_dictionary_has_twice_is_refused_at_its_place(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text('train = {"epochs": 1,\n         "epochs": 2}\n')
+
+    (problem,) = open_config(tmp_path / "config.py").problems
+
+    assert problem.message == "`epochs` is given twice"
+    assert (problem.origin.line, problem.origin.column) == (2, 10)
+    assert problem.related[0].origin.line == 1
+
+
 def test_explain_says_where_a_value_of_a_program_comes_from(tmp_path: Path) -> None:
     write(
         tmp_path,

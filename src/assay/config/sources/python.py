@@ -159,6 +159,8 @@ class _Loading:
         """Execute a config file. Raises ConfigError with what went wrong in it."""
         tree, code = _compile(path, source, text)
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
+        if twice := list(file.find_keys_given_twice()):
+            raise ConfigError(twice)
         name = name or self.name_of(path)
         module = types.ModuleType(name)
         module.__file__ = str(path)

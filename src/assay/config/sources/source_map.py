@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from assay.config.lazy import Spot
-from assay.core.diagnostics import Origin
+from assay.config.sources.positions import duplicate
+from assay.core.diagnostics import Origin, Problem
 
 Span = tuple[int, int, int, int]
 
@@ -221,6 +222,17 @@ class SourceFile:
             others += node.args
         self.keys[id(node)] = named, others
         return named, others
+
+    def find_keys_given_twice(self) -> Iterator[Problem]:
+        """Yield the problem of each key that a `{...}` has twice: Python takes the last."""
+        for node in self.nodes.values():
+            first: dict[str, ast.expr] = {}
+            for key in node.keys if isinstance(node, ast.Dict) else ():
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    if key.value in first:
+                        places = (self.origin(_span(each)) for each in (key, first[key.value]))
+                        yield duplicate(key.value, *places)
+                    first.setdefault(key.value, key)
 
     def spot(self, node: ast.expr) -> Spot:
         return Spot(self.path, *_span(node))
