@@ -31,19 +31,17 @@ const queries = new QueryClient({
   },
 });
 
-const MOST_AHEAD = 12;
-
 /** Ask for what a page shows first beside its script, not behind it; the page tells what goes wrong. */
 function askAhead(answer: Promise<unknown>): void {
   answer.catch(() => undefined);
 }
 
-/** Ask for a run, then for its curves where those are opened and fit into a window. */
+/** Ask for a run, then for its curves where those are opened. */
 async function askForRun(id: string, search: RunSearch): Promise<void> {
   const project = search.project ?? "";
   const { metrics } = await queries.query(runQuery(project, id));
-  if (search.tab !== "curves" || metrics.length > MOST_AHEAD) return;
-  askForCurves(lookOf(project, axisOf(search), parseZoom(search.z)), id, metrics.map((metric) => metric.name));
+  if (search.tab !== "curves") return;
+  askForCurves(lookOf(project, axisOf(search), parseZoom(search.z)), [id], metrics.map((metric) => metric.name));
 }
 
 const rootRoute = createRootRoute({

@@ -1,8 +1,11 @@
-"""Curves as a screen shows them: every spike is there, and every point is counted."""
+"""Curves as a screen shows them: every spike is there, in as many ranges as were asked for."""
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.query.curves import CurveReader, CurveView, draw_curves
+from assay.query.curves import Curve, CurveReader, CurveView, draw_curves, width_for
 from assay.record.writer import MetricsWriter
 from assay.store.layout import Project, RunFolder
 from assay.store.series import Series, read_series
@@ -39,8 +42,13 @@ def series(
 
 def of_one_run(view: CurveView, *of: Series) -> list[list[float]]:
     """Where the points of the first metric are drawn on the x axis, a list for each branch."""
-    runs = {"r": {each.name: each for each in of}}
-    return [curve.xs.tolist() for curve in draw_curves(runs, [of[0].name], view, widths={})]
+    found = draw({each.name: each for each in of}, view, of[0].name)
+    return [curve.xs.tolist() for curve in found]
+
+
+def draw(series: Mapping[str, Series], view: CurveView, *metrics: str) -> list[Curve]:
+    """Draw metrics of one run."""
+    return draw_curves(["r"], lambda _: series, metrics, view, widths={})
 
 
 @settings(max_examples=60)
@@ -53,19 +61,14 @@ def of_one_run(view: CurveView, *of: Series) -> list[list[float]]:
     st.integers(1, 40),
     st.booleans(),
 )
-def test_a_reduced_curve_has_every_spike_and_counts_every_point(
+def test_a_reduced_curve_has_every_spike_and_counts_what_is_not_finite(
     values: list[float], points: int, log: bool
 ) -> None:
-    (curve,) = draw_curves(
-        {"r": {"loss": series("loss", values)}},
-        ["loss"],
-        CurveView(points=points, log=log),
-        widths={},
-    )
+    view = CurveView(points=points, log=log)
+    (curve,) = draw({"loss": series("loss", values)}, view, "loss")
 
     finite = [each for each in values if math.isfinite(each)]
     assert curve.total == len(values) and curve.non_finite == len(values) - len(finite)
-    assert curve.counts.sum() == len(finite)
     if finite:
         assert np.nanmin(curve.lows) == min(finite) and np.nanmax(curve.highs) == max(finite)
     if curve.non_finite:
@@ -73,7 +76,7 @@ def test_a_reduced_curve_has_every_spike_and_counts_every_point(
             i for i, each in enumerate(values) if not math.isfinite(each)
         )
     assert (curve.first_x, curve.last_x) == (1, len(values))
-    assert curve.is_raw or len(curve) <= 2 * points + 1
+    assert curve.is_raw or len(curve) <= max(1.25 * points, points + 1) + 1
 
 
 @pytest.mark.parametrize(
@@ -109,16 +112,10 @@ def test_an_axis_that_runs_back_is_drawn_in_the_order_of_logging() -> None:
     values = [float(i % 10) for i in range(200)]
     axis = series("epoch", [float(200 - i) for i in range(200)])
 
-    (curve,) = draw_curves(
-        {"r": {"loss": series("loss", values), "epoch": axis}},
-        ["loss"],
-        CurveView(x="epoch", points=20),
-        widths={},
-    )
+    runs = {"loss": series("loss", values), "epoch": axis}
+    (curve,) = draw(runs, CurveView(x="epoch", points=20), "loss")
 
-    assert (
-        not curve.is_raw and curve.counts.sum() == 200 and (curve.first_x, curve.last_x) == (1, 200)
-    )
+    assert not curve.is_raw and curve.total == 200 and (curve.first_x, curve.last_x) == (1, 200)
 
 
 def test_a_run_that_is_written_is_followed_and_one_that_has_ended_is_read_again_only_when_it_changed(
@@ -152,9 +149,45 @@ def test_metrics_that_are_logged_together_lie_at_the_same_places(tmp_path: Path)
     writer.close()
     read = read_series(tmp_path / "metrics.bin")
 
-    loss, rate = draw_curves({"r": read}, ["loss", "lr"], CurveView(points=20), widths={})
+    loss, rate = draw(read, CurveView(points=20, means=True), "loss", "lr")
 
     assert read["loss"].steps is read["lr"].steps
     assert loss.xs is rate.xs and (loss.non_finite, rate.non_finite) == (0, 450)
-    assert loss.counts.sum() == 900 and rate.counts.sum() == 450
-    assert set(loss.means) == {1.0} and set(rate.means) == {2.0}
+    assert loss.means is not None and set(loss.means) == {1.0}
+    assert rate.means is not None and set(rate.means) == {2.0}
+
+
+def test_means_are_there_where_they_are_asked_for_and_of_what_was_left_behind() -> None:
+    steps = [*range(90), *range(50, 90)]
+    branches = [0] * 50 + [2] * 40 + [0] * 40
+    runs = {"loss": series("loss", [float(i) for i in steps], steps=steps, branches=branches)}
+
+    by_branch = {
+        each.branch: each for each in draw(runs, CurveView(branches=True, points=10), "loss")
+    }
+
+    assert by_branch[0].means is None
+    (wanted,) = draw(runs, CurveView(points=10, means=True), "loss")
+    for curve in (by_branch[2], wanted):
+        assert curve.means is not None and not curve.is_raw
+        assert (curve.lows < curve.means).any() and (curve.means <= curve.highs).all()
+
+
+@pytest.mark.parametrize("lengths", [(400, 900), (900, 400)])
+def test_all_runs_are_divided_alike_though_each_is_let_go_before_the_next_is_read(
+    lengths: tuple[int, int],
+) -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def read(run: str) -> dict[str, Series]:
+        gc.collect()
+        assert not any(each() for each in alive)
+        found = series("loss", [float(i % 7) for i in range(int(run))])
+        alive.append(weakref.ref(found.values))
+        return {"loss": found}
+
+    drawn = draw_curves(map(str, lengths), read, ["loss"], CurveView(points=20), widths={})
+
+    assert [(curve.run, curve.total) for curve in drawn] == [(str(n), n) for n in lengths]
+    assert {curve.width for curve in drawn} == {width_for(1, 900, 20)}
+    assert sorted(map(len, drawn)) == [11, 23]

@@ -141,7 +141,8 @@ def test_the_bytes_of_curves_hold_the_x_of_metrics_that_are_logged_together_once
         writer.log({"loss": float(step % 7), "lr": 0.5}, step)
     writer.close()
     read = read_series(tmp_path / "metrics.bin")
-    curves = draw_curves({"r": read}, ["loss", "lr"], CurveView(points=10), widths={})
+    view = CurveView(points=10, means=True)
+    curves = draw_curves(["r"], lambda _: read, ["loss", "lr"], view, widths={})
 
     data = pack_curves(curves, {"missing": []})
 

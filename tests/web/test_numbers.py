@@ -80,6 +80,23 @@ def look(server: Server, folder: Path, visit: Callable[..., Visitor]) -> Callabl
     return open_page
 
 
+@pytest.mark.parametrize("path", ["/?sel={run}", "/?sel={run}&g=tag", "/runs/{run}?tab=curves"])
+def test_a_page_asks_for_its_curves_in_one_request(
+    server: Server, folder: Path, visit: Callable[..., Visitor], path: str
+) -> None:
+    someone = visit(server, viewport={"width": 1280, "height": 2400})
+    asked: list[str] = []
+    someone.context.on("request", lambda request: asked.append(request.url))
+
+    page = someone.open(path.format(run=id_of(folder)))
+
+    panel(page, "noise").get_by_role("img").wait_for()
+    wait_for_answers(page)
+    in_rows = "points=24"
+    assert len([url for url in asked if "/api/curves?" in url and in_rows not in url]) == 1
+    assert page.locator("[data-last]").count() == len(CURVES)
+
+
 def panel(page: Page, name: str) -> Locator:
     return page.get_by_role("figure", name=name, exact=True)
 

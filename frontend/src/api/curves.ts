@@ -26,6 +26,7 @@ export interface Curve {
   values: Float64Array;
   lows: Float64Array;
   highs: Float64Array;
+  /** The mean of each range: where the look asks for it, and of a branch that was left behind. */
   means: Float64Array;
   /** The moving average at each x, when the look smooths. */
   smooths: Float64Array | null;
@@ -39,7 +40,7 @@ export interface CurveAnswer {
 
 type Value = number | "nan" | "inf" | "-inf";
 type Columns = "xs" | "values" | "lows" | "highs" | "means" | "smooths";
-type Head = Omit<Curve, Columns | "lastValue" | "least" | "most"> & { n: number; sameX: number | null; smooth: boolean; lastValue: Value; least: Value; most: Value };
+type Head = Omit<Curve, Columns | "lastValue" | "least" | "most"> & { n: number; sameX: number | null; mean: boolean; smooth: boolean; lastValue: Value; least: Value; most: Value };
 
 const VALUES = { nan: NaN, inf: Infinity, "-inf": -Infinity };
 
@@ -60,11 +61,12 @@ export function unpack(buffer: ArrayBuffer): CurveAnswer {
     return found;
   };
   const curves: Curve[] = [];
-  for (const { n, sameX, smooth, lastValue, least, most, ...rest } of head.curves) {
+  for (const { n, sameX, mean, smooth, lastValue, least, most, ...rest } of head.curves) {
     const facts = { ...rest, lastValue: parsed(lastValue), least: parsed(least), most: parsed(most) };
     const xs = sameX === null ? column(n) : curves[sameX]!.xs;
     const values = column(n);
-    const [lows, highs, means] = rest.raw ? [values, values, values] : [column(n), column(n), column(n)];
+    const [lows, highs] = rest.raw ? [values, values] : [column(n), column(n)];
+    const means = mean ? column(n) : values;
     curves.push({ ...facts, xs, values, lows, highs, means, smooths: smooth ? column(n) : null });
   }
   return { curves, missing: head.missing, revisions: head.revisions };

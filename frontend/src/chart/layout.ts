@@ -117,8 +117,9 @@ export function sectionsOf(metrics: readonly string[], layout: Layout, filter: s
     .sort((a, b) => rank(a.name) - rank(b.name) || (a.name < b.name ? -1 : 1));
 }
 
-/** Return which sections are open: those of the machine are not, nor what comes after very many panels. */
-export function openSections(sections: readonly Section[], layout: Layout): Set<string> {
+/** Return which sections are open: those of the machine are not, nor what comes after very many panels. A filter opens all. */
+export function openSections(sections: readonly Section[], layout: Layout, filter: string): Set<string> {
+  if (filter) return new Set(sections.map((section) => section.name));
   const found = new Set<string>();
   let panels = 0;
   for (const { name, panels: inside } of sections) {
@@ -130,6 +131,13 @@ export function openSections(sections: readonly Section[], layout: Layout): Set<
   // With nothing else to see, the first section is.
   if (!found.size && sections[0] && !(sections[0].name in layout.closed)) found.add(sections[0].name);
   return found;
+}
+
+/** Return the metrics of the panels that are open. */
+export function openMetrics(metrics: readonly string[], layout: Layout, filter: string): string[] {
+  const sections = sectionsOf(metrics, layout, filter);
+  const open = openSections(sections, layout, filter);
+  return sections.flatMap((section) => (open.has(section.name) ? section.panels.flatMap((panel) => (panel.x ? [] : panel.metrics)) : []));
 }
 
 export function prefixOf(metric: string): string {

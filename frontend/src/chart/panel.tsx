@@ -57,7 +57,7 @@ export const Panel = memo(function Panel(props: PanelProps) {
 /** A panel with an x axis of its own has a sheet of its own. */
 function PanelOverMetric(props: PanelProps) {
   const axis = useMemo(() => ({ ...props.axis, x: props.spec.x!, logX: false }), [props.axis, props.spec.x]);
-  const sheet = useSheet(axis, null);
+  const sheet = useSheet(axis, null, props.runs.some((run) => run.members));
   return <Frame {...props} sheet={sheet} axis={axis} zoom={null} />;
 }
 

@@ -30,11 +30,11 @@ interface PanelsProps {
 export function Panels(props: PanelsProps) {
   const { runs, metrics, axis, zoom, filter, layout, onLayout } = props;
   const { isDark } = useShared();
-  const sheet = useSheet(axis, zoom);
+  const sheet = useSheet(axis, zoom, runs.some((run) => run.members));
   const ids = useMemo(() => runs.map((run) => run.id), [runs]);
   const looks = useStyles(ids, isDark);
   const sections = useMemo(() => sectionsOf(metrics, layout, filter), [metrics, layout, filter]);
-  const open = filter ? new Set(sections.map((section) => section.name)) : openSections(sections, layout);
+  const open = openSections(sections, layout, filter);
   if (!sections.length) return <p className={styles.none}>{filter ? "No panel is called that." : ""}</p>;
   return (
     <div className={styles.panels}>

@@ -9,10 +9,16 @@ export interface Ink {
   word: number;
 }
 
-/** Return a color that a canvas spells: "#0067ad". */
+const inks = new Map<string, Ink>();
+
+/** Return a color that a canvas spells: "#0067ad". There are few of them, and very many curves. */
 export function inkOf(color: string): Ink {
+  const known = inks.get(color);
+  if (known) return known;
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)) as [number, number, number];
-  return { red, green, blue, word: new Uint32Array(Uint8Array.of(red, green, blue, 255).buffer)[0]! };
+  const ink = { red, green, blue, word: new Uint32Array(Uint8Array.of(red, green, blue, 255).buffer)[0]! };
+  inks.set(color, ink);
+  return ink;
 }
 
 export class Pixels {

@@ -15,28 +15,34 @@ export interface Look {
   logx: boolean;
   branches: boolean;
   smooth: number;
+  /** Whether means are drawn, as those of groups and of small curves are. */
+  means: boolean;
 }
 
 const MOST_METRICS = 40;
+/** So many panels fit into a window. */
+const MOST_AHEAD = 12;
 const MOST_CHARACTERS = 30_000;
 const LIVE_MS = 300;
+/** Ranges of x that are told apart: one for each pixel of a panel in a wide window. */
+const POINTS = 384;
 
 export function keyOf(look: Look): string {
   return JSON.stringify(look);
 }
 
 /** Return the look at curves of an axis. */
-export function lookOf(project: string, { x, logX, smooth }: Axis, zoom: Zoom | null, points = 320): Look {
-  return { project, x, low: zoom?.low ?? null, high: zoom?.high ?? null, points, logx: logX, branches: true, smooth };
+export function lookOf(project: string, { x, logX, smooth }: Axis, zoom: Zoom | null, means = false): Look {
+  return { project, x, low: zoom?.low ?? null, high: zoom?.high ?? null, points: POINTS, logx: logX, branches: true, smooth, means };
 }
 
 let ahead: Sheet | null | undefined;
 
-/** Ask for curves beside the script that draws them, not behind it: once, since later the script is there. */
-export function askForCurves(look: Look, run: string, metrics: readonly string[]): void {
-  if (ahead !== undefined) return;
+/** Ask for curves before the panels that draw them are made, not behind it: once, since later the panels are there. */
+export function askForCurves(look: Look, runs: readonly string[], metrics: readonly string[]): void {
+  if (ahead !== undefined || metrics.length > MOST_AHEAD) return;
   ahead = new Sheet(look);
-  for (const metric of metrics) ahead.need([run], metric);
+  for (const metric of metrics) ahead.need(runs, metric);
 }
 
 /** Return the sheet of a look: that of which curves were asked for ahead, or a new one. */
@@ -289,7 +295,7 @@ export class Sheet {
   }
 
   private query(metrics: readonly string[]): string {
-    const { x, low, high, points, logx, branches, smooth, project } = this.look;
+    const { x, low, high, points, logx, branches, smooth, means, project } = this.look;
     const parts = metrics.map((metric) => `metric=${encodeURIComponent(metric)}`);
     parts.push(`points=${points}`);
     if (project) parts.push(`project=${project}`);
@@ -299,6 +305,7 @@ export class Sheet {
     if (logx) parts.push("log=true");
     if (branches) parts.push("branches=true");
     if (smooth) parts.push(`smooth=${smooth}`);
+    if (means) parts.push("means=true");
     return parts.join("&");
   }
 

@@ -5,9 +5,9 @@ import { useLive, useShared } from "../state/site";
 import { keyOf, lookOf, sheetOf, type Sheet } from "./sheets";
 
 /** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
-export function useSheet(axis: Axis, zoom: Zoom | null, points?: number): Sheet {
+export function useSheet(axis: Axis, zoom: Zoom | null, means: boolean): Sheet {
   const { project } = useShared();
-  const look = lookOf(project, axis, zoom, points);
+  const look = lookOf(project, axis, zoom, means);
   const key = keyOf(look);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
   const sheet = useMemo(() => sheetOf(look), [key]);

@@ -67,7 +67,7 @@ describe("an answer that was overtaken by a later one", () => {
 
   it("changes no curve", async () => {
     const held = heldRequests();
-    const sheet = new Sheet({ project: "", x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0 });
+    const sheet = new Sheet({ project: "", x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0, means: false });
     sheet.need(["abcdefgh"], "loss");
     await vi.waitFor(() => expect(held).toHaveLength(1));
     sheet.forget(["abcdefgh"]);
@@ -85,7 +85,7 @@ describe("an answer that was overtaken by a later one", () => {
 });
 
 describe("a curve that was answered before the stream of changes was open", () => {
-  const look = { project: "", x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0 };
+  const look = { project: "", x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0, means: false };
 
   it.each([
     [{ abcdefgh: 7 }, 2],

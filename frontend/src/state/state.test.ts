@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
 import { fittedWidths } from "../table/columns";
 import { chosenSlots } from "./colors";
+import { EMPTY_LAYOUT, openMetrics } from "../chart/layout";
 import { age, bytes, cell, count, duration, isLongInteger, number } from "./format";
 
 describe("the address", () => {
@@ -42,6 +43,21 @@ describe("colours", () => {
     const known = new Map<string, number>();
     for (const id of ids.slice(0, 8)) known.set(id, chosenSlots([id], known).get(id)!);
     expect(new Set(known.values()).size).toBe(8);
+  });
+});
+
+describe("the metrics of open panels", () => {
+  const metrics = ["memory/rss", "train/loss", "train/lr", "valid/acc"];
+
+  it("are those whose section is not closed, as its panels are", () => {
+    expect(openMetrics(metrics, EMPTY_LAYOUT, "")).toEqual(["train/loss", "train/lr", "valid/acc"]);
+    expect(openMetrics(metrics, { ...EMPTY_LAYOUT, closed: { train: true, memory: false } }, "")).toEqual(["valid/acc", "memory/rss"]);
+  });
+
+  it("are all that a filter finds, but for panels over a metric of their own", () => {
+    const layout = { ...EMPTY_LAYOUT, pairs: [{ x: "train/lr", y: "train/loss" }] };
+    expect(openMetrics(metrics, layout, "rss")).toEqual(["memory/rss"]);
+    expect(openMetrics(metrics, layout, "loss")).toEqual(["train/loss"]);
   });
 });
 

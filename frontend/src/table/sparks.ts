@@ -8,7 +8,7 @@ import { useLive } from "../state/site";
 
 /** Return what finds the small curve of a run: that of its best metric. */
 export function useSparks(rows: Rows, first: number, last: number, project: string, isShown: boolean): (run: RunLine) => Curve | undefined {
-  const [sheet] = useState(() => new Sheet({ project, x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0 }));
+  const [sheet] = useState(() => new Sheet({ project, x: "", low: null, high: null, points: 24, logx: false, branches: false, smooth: 0, means: true }));
   const version = useSyncExternalStore(sheet.watch, sheet.snapshot);
   const rowsVersion = rows.snapshotVersion;
   useEffect(() => {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,8 @@ class CurveView:
     (seconds since the first point of the run), "epoch", or a metric. `low` and `high` bound the x
     axis, None is open. At least `points` ranges of x are told apart, at most twice as many; with
     `log` they are equally wide on a logarithmic axis. `smooth` is the weight of what came before in
-    an exponential moving average of all points, 0 for none.
+    an exponential moving average of all points, 0 for none. `means`: the mean of each range is
+    wanted.
     """
 
     x: str = ""
@@ -42,6 +44,7 @@ class CurveView:
     log: bool = False
     branches: bool = False
     smooth: float = 0.0
+    means: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +52,13 @@ class Curve:
     """One curve as it is drawn.
 
     Of a reduced curve each item stands for a range of x that holds points: its first x and the
-    value there, the smallest, largest and mean value, and how many finite values there are; the
-    last x is in `last_x`. Of one that `is_raw` each is a point, and `values`, `lows`, `highs` and
-    `means` are the same array. Values that are not finite are left out and counted. `smooths` has
-    the moving average at each x. `is_ordered`: x never goes back, as it may over another metric.
+    value there, the smallest and the largest value; the last x is in `last_x`. Of one that `is_raw`
+    each is a point, and `values`, `lows` and `highs` are the same array. Values that are not finite
+    are left out and counted. `means` has the mean of each range, `smooths` the moving average at
+    each x. `is_ordered`: x never goes back, as it may over another metric.
+
+    `means` are there where the view asks for them and for a branch that was left behind, which is
+    drawn by them; never for a curve that `is_raw`.
 
     `last`, `least` and `most` are values of the whole curve of `points` points, whatever the view.
     """
@@ -64,8 +70,7 @@ class Curve:
     values: NDArray[np.float64]
     lows: NDArray[np.float64]
     highs: NDArray[np.float64]
-    means: NDArray[np.float64]
-    counts: NDArray[np.float64]
+    means: NDArray[np.float64] | None
     smooths: NDArray[np.float64] | None
     is_raw: bool
     is_ordered: bool
@@ -156,50 +161,53 @@ class CurveReader:
 
 
 def draw_curves(
-    runs: Mapping[str, Mapping[str, Series]],
-    metrics: Iterable[str],
+    runs: Iterable[str],
+    read: Callable[[str], Mapping[str, Series]],
+    metrics: Sequence[str],
     view: CurveView,
     *,
     widths: Mapping[str, float],
 ) -> list[Curve]:
-    """Return the curves in a view of each metric, for each run and each branch that has points.
+    """Return the curves in a view of each run: of each metric and branch that has points.
 
-    All curves of a metric are divided into the same ranges. Their width is that of `widths`, else
-    it fits the view.
+    `read` returns the series of a run. One run is read, drawn and let go after the other: together
+    they may take gigabytes. All curves of a metric are divided into the same ranges. Their width is
+    that of `widths`, else it fits the view.
     """
-    found = []
-    places = {run: _RunPlaces(series, view) for run, series in runs.items()}
-    for metric in metrics:
-        parts = [
-            _Part(run, metric, branch, at, values)
-            for run, series in runs.items()
-            if metric in series
-            for branch, at, values in places[run].branches(series[metric])
-            if len(at.xs)
-        ]
-        low, high = view.low, view.high
-        if low is None:
-            low = min((part.places.low for part in parts), default=0.0)
-        if high is None:
-            high = max((part.places.high for part in parts), default=0.0)
-        width = widths.get(metric) or width_for(low, high, view.points)
-        drawn = (_draw_part(part, low, high, width, view) for part in parts)
-        found += [curve for curve in drawn if curve is not None]
-    return found
+    extents = {metric: _Extent(view.low, view.high) for metric in metrics}
+
+    def draw_run(run: str) -> list[Curve]:
+        parts = list(_divide_run(run, read(run), metrics, view))
+        for part in parts:
+            extents[part.metric].add(part.places)
+        drawn = [_draw_part(part, *bounds(part.metric), view) for part in parts]
+        return [curve for curve in drawn if curve is not None]
+
+    def bounds(metric: str) -> tuple[float, float, float]:
+        low, high = extents[metric].bounds()
+        return low, high, widths.get(metric) or width_for(low, high, view.points)
+
+    curves = {run: draw_run(run) for run in runs}
+    for run, drawn in curves.items():
+        # A longer run further on has made the ranges wider.
+        if any(curve.width != bounds(curve.metric)[-1] for curve in drawn if not curve.is_raw):
+            curves[run] = draw_run(run)
+    return list(chain.from_iterable(curves.values()))
 
 
 def width_for(low: float, high: float, points: int) -> float:
-    """Return the range width that divides an x axis into `points` to twice as many ranges.
+    """Return the range width that divides an x axis into `points` to 1.25 times as many ranges.
 
-    It is a power of two. While a curve grows the width stays the same until it doubles, so that
-    what was drawn need not be sent again.
+    It has three binary digits, so that its multiples are exact.
 
     >>> [width_for(*each, 600) for each in ((0, 600), (0, 1199), (0, 1200), (5, 5))]
-    [1.0, 1.0, 2.0, 0.0]
+    [1.0, 1.75, 2.0, 0.0]
     """
     if not high > low or not math.isfinite(high - low):
         return 0.0
-    return float(2.0 ** math.floor(math.log2((high - low) / points)))
+    widest = (high - low) / points
+    quarter = 2.0 ** (math.floor(math.log2(widest)) - 2)
+    return quarter * math.floor(widest / quarter)
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
@@ -236,28 +244,41 @@ class _Places:
             xs = xs[within]
         total = len(xs)
         if total <= 2 * view.points or (self.is_ordered and not width):
-            return _Ranges(within, xs, None, np.ones(total))
+            return _Ranges(within, xs.copy(), None)  # a view would keep all of a long curve
         if self.is_ordered:
             starts = _range_starts(xs, width, view)
         else:
             seen = max(1, int(np.count_nonzero((xs >= low) & (xs <= high))))
             count = min(total, _MOST_OF_DISORDER, math.ceil(view.points * total / seen))
             starts = np.linspace(0, total, count, endpoint=False).astype(np.int64)
-        sizes = np.diff(starts, append=total).astype(np.float64)
-        return _Ranges(within, xs[starts], starts, sizes)
+        return _Ranges(within, xs[starts], starts)
+
+
+class _Extent:
+    """Part of the x axis that curves are drawn in, which grows with them where the view is open."""
+
+    def __init__(self, low: float | None, high: float | None) -> None:
+        self._view = (low, high)
+        self._low, self._high = math.inf, -math.inf
+
+    def add(self, places: _Places) -> None:
+        self._low, self._high = min(self._low, places.low), max(self._high, places.high)
+
+    def bounds(self) -> tuple[float, float]:
+        low, high = self._view
+        return self._low if low is None else low, self._high if high is None else high
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranges:
     """Ranges of x that hold points, each as its first x, and where it starts among those `within`.
 
-    `starts` is None where each point is drawn. `sizes` is how many points each range holds.
+    `starts` is None where each point is drawn.
     """
 
     within: slice
     xs: NDArray[np.float64]
     starts: NDArray[np.int64] | None
-    sizes: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,36 +295,41 @@ class _Part:
 _Branch = tuple[int, _Places, NDArray[np.bool_] | None]
 
 
-class _RunPlaces:
-    """Places of a run's points on the x axis of a view, each set of rows placed once."""
-
-    def __init__(self, series: Mapping[str, Series], view: CurveView) -> None:
-        self._series = series
-        self._view = view
-        self._branches: dict[tuple[int, ...], list[_Branch]] = {}
-
-    def branches(self, one: Series) -> Iterable[tuple[int, _Places, NDArray[np.float64]]]:
-        """Yield number, places and values of each branch, without points off the x axis."""
+def _divide_run(
+    run: str, series: Mapping[str, Series], metrics: Iterable[str], view: CurveView
+) -> Iterator[_Part]:
+    """Yield the branches of a run's curves, each set of rows placed once."""
+    branches: dict[tuple[int, ...], list[_Branch]] = {}
+    for metric in metrics:
+        one = series.get(metric)
+        if one is None:
+            continue
         rows = (one.steps, one.times_ns, one.branches, one.axis_values)
         key = tuple(map(id, rows))
-        if key not in self._branches:
-            self._branches[key] = list(self._divide(one))
-        for branch, places, kept in self._branches[key]:
-            yield branch, places, one.values if kept is None else one.values[kept]
+        if key not in branches:
+            branches[key] = list(_divide_series(series, one, view))
+        for branch, places, kept in branches[key]:
+            if len(places.xs):
+                values = one.values if kept is None else one.values[kept]
+                yield _Part(run, metric, branch, places, values)
 
-    def _divide(self, one: Series) -> Iterable[_Branch]:
-        """Yield number and places of each branch, and which of the points it holds; None: all."""
-        xs = _xs(self._series, one, self._view)
-        known = np.isfinite(xs)
-        if self._view.log:
-            known &= xs > 0
-        if not self._view.branches or not one.branches.any():
-            is_whole = bool(known.all())
-            yield (0, _Places(xs), None) if is_whole else (0, _Places(xs[known]), known)
-            return
-        for branch in np.unique(one.branches).tolist():
-            here = (one.branches == branch) & known
-            yield int(branch), _Places(xs[here]), here
+
+def _divide_series(series: Mapping[str, Series], one: Series, view: CurveView) -> Iterator[_Branch]:
+    """Yield number and places of each branch, and which of the points it holds; None: all.
+
+    Points off the x axis are in none.
+    """
+    xs = _xs(series, one, view)
+    known = np.isfinite(xs)
+    if view.log:
+        known &= xs > 0
+    if not view.branches or not one.branches.any():
+        is_whole = bool(known.all())
+        yield (0, _Places(xs), None) if is_whole else (0, _Places(xs[known]), known)
+        return
+    for branch in np.unique(one.branches).tolist():
+        here = (one.branches == branch) & known
+        yield int(branch), _Places(xs[here]), here
 
 
 def _xs(series: Mapping[str, Series], one: Series, view: CurveView) -> NDArray[np.float64]:
@@ -349,19 +375,15 @@ def _draw_part(part: _Part, low: float, high: float, width: float, view: CurveVi
     numbers = np.where(finite, values, np.nan) if non_finite else values
     smooths = None
     if view.smooth:
-        smooths = smooth_values(part.values, view.smooth)[ranges.within]
+        smooths = smooth_values(part.values, view.smooth)[ranges.within].copy()
+    means = None
     if starts is None:
-        firsts = lows = highs = means = numbers
-        counts = finite.astype(np.float64)
+        firsts = lows = highs = numbers.copy()
     else:
         firsts, smooths = numbers[starts], None if smooths is None else smooths[starts]
         lows, highs = np.fmin.reduceat(numbers, starts), np.fmax.reduceat(numbers, starts)
-        counts, addends = ranges.sizes, values  # the usual case, which needs no copies
-        if non_finite:
-            counts = np.add.reduceat(finite.astype(np.float64), starts)
-            addends = np.where(finite, values, 0.0)
-        with np.errstate(invalid="ignore", over="ignore"):
-            means = np.add.reduceat(addends, starts) / counts
+        if view.means or part.branch:
+            means = _means(values, finite, starts)
     is_whole = total == len(part.values) and not non_finite
     least, most = (lows, highs) if is_whole else (part.values, part.values)
     return Curve(
@@ -373,7 +395,6 @@ def _draw_part(part: _Part, low: float, high: float, width: float, view: CurveVi
         lows=lows,
         highs=highs,
         means=means,
-        counts=counts,
         smooths=smooths,
         is_raw=starts is None,
         is_ordered=places.is_ordered,
@@ -388,6 +409,16 @@ def _draw_part(part: _Part, low: float, high: float, width: float, view: CurveVi
         non_finite=non_finite,
         non_finite_x=float(places.xs[ranges.within][finite.argmin()]) if non_finite else math.nan,
     )
+
+
+def _means(
+    values: NDArray[np.float64], finite: NDArray[np.bool_], starts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the mean of the finite values in each range, nan where there are none."""
+    counts = np.add.reduceat(finite.astype(np.float64), starts)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums: NDArray[np.float64] = np.add.reduceat(np.where(finite, values, 0.0), starts)
+        return sums / counts
 
 
 def smooth_values(values: NDArray[np.float64], weight: float) -> NDArray[np.float64]:

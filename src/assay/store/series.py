@@ -113,23 +113,20 @@ class Block:
     ) -> None:
         """Add rows at the end; `places` in the order of logging, or that of the first.
 
-        Rows that are not placed are in order by time, and by their places where times are equal.
+        The arrays of the first rows become those of the block. Rows that are not placed are in
+        order by time, and by their places where times are equal.
         """
         rows = len(steps)
         if self._back is not None and not branch and self._back[0] in steps:
             self._repeat(*self._back)
-        self.steps.extend(steps)
-        self.times_ns.extend(times_ns)
-        self.branches.extend(array("q", [branch]) * rows)
+        self.steps = _join_arrays(self.steps, steps)
+        self.times_ns = _join_arrays(self.times_ns, times_ns)
+        self.branches = _join_arrays(self.branches, array("q", [branch]) * rows)
         self._is_split |= branch != 0
         self._places.append(range(places, places + rows) if isinstance(places, int) else places)
         if not is_placed:
             self.unplaced = len(self.steps)
-        for column, values in zip(self.columns, columns, strict=True):
-            if isinstance(values, memoryview):  # many times as fast as number by number
-                column.frombytes(values.cast("B") if values.c_contiguous else values.tobytes())
-            else:
-                column.extend(values)
+        self.columns = list(map(_join_arrays, self.columns, columns))
 
     @property
     def orders(self) -> array[int]:
@@ -201,34 +198,39 @@ class Gathered:
         self._blocks: dict[KeySet, Block] = {}
         self._damages: list[Damage] = []
         self._order = 0
+        self._placed: list[Sequence[int]] = []
+        """Places that `_order` may lie in front of: long columns are searched only if need be."""
 
     def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
         match item:
             case Rows(keys=keys):
-                self._block(keys).add(item.steps, item.times_ns, item.columns, 0, self._order)
+                self._block(keys).add(item.steps, item.times_ns, item.columns, 0, self._behind())
                 self._order += len(item.steps)
             case Chunk(keys=keys):
                 block = self._block(keys)
                 is_placed = item.places is not None
-                places = self._order if item.places is None else item.places
-                columns = item.columns
-                block.add(
-                    item.steps, item.times_ns, columns, item.branch, places, is_placed=is_placed
-                )
-                # What is logged later comes behind all of them.
-                last = max(item.places) if item.places is not None else 0
-                self._order = max(self._order + len(item.steps), last + 1)
+                places = self._behind() if item.places is None else item.places
+                rows = (item.steps, item.times_ns, item.columns)
+                block.add(*rows, item.branch, places, is_placed=is_placed)
+                self._order += len(item.steps)
+                if item.places is not None:
+                    self._placed.append(item.places)
             case Row(keys=keys):
                 block = self._block(keys)
-                block.add(
-                    [item.step], [item.time_ns], [[value] for value in item.values], 0, self._order
-                )
+                values = [[value] for value in item.values]
+                block.add([item.step], [item.time_ns], values, 0, self._behind())
                 self._order += 1
             case Rewind(step=step, attempt=attempt):
                 for block in self._blocks.values():
                     block.leave(step, attempt)
             case Damage():
                 self._damages.append(item)
+
+    def _behind(self) -> int:
+        """Return the place behind all rows so far: that of what is logged next."""
+        self._order = max(self._order, *(1 + max(places) for places in self._placed), 0)
+        self._placed.clear()
+        return self._order
 
     def _block(self, keys: KeySet) -> Block:
         if keys not in self._blocks:
@@ -370,6 +372,18 @@ def _reduce(series: Series, buckets: int) -> Reduced:
     lowest = np.fmin.reduceat(values, starts)
     highest = np.fmax.reduceat(values, starts)
     return Reduced(series.name, steps[starts], counts, lowest, highest, values[ends - 1])
+
+
+def _join_arrays(numbers: array[Any], more: Sequence[Any]) -> array[Any]:
+    """Return an array with more numbers at its end; none is copied that is in one already."""
+    if not numbers and isinstance(more, array) and more.typecode == numbers.typecode:
+        return more
+    if isinstance(more, memoryview) and more.itemsize == numbers.itemsize:
+        # Many times as fast as number by number.
+        numbers.frombytes(more.cast("B") if more.c_contiguous else more.tobytes())
+    else:
+        numbers.extend(more)
+    return numbers
 
 
 def parts_by_name(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:

@@ -37,13 +37,27 @@ def _spread(numbers: memoryview, base: int, factor: int) -> array[int]:
         return spread_one_by_one(numbers, base, factor)
     import numpy as np
 
-    spread = np.asarray(numbers).astype(np.int64)
+    return _spread_all(np.asarray(numbers), base, factor)
+
+
+def _spread_all(numbers: NDArray[np.uint32], base: Any, factor: int) -> array[int]:
+    """Return `base + factor * each` in the order of rows; there may be a base for each row."""
+    import numpy as np
+
+    found = _copy_all(numbers, "q")
+    spread = np.frombuffer(found, np.int64).reshape(numbers.shape)
     if factor != 1:
         spread *= factor
-    if base:
-        spread += base
-    found = array("q")
-    found.frombytes(spread.view(np.uint8).data)
+    spread += base
+    return found
+
+
+def _copy_all(numbers: NDArray[Any], kind: str) -> array[Any]:
+    """Return numbers as an array, in the order of rows; they are copied once."""
+    import numpy as np
+
+    found = array(kind, bytes(8)) * numbers.size
+    np.frombuffer(found, kind).reshape(numbers.shape)[...] = numbers
     return found
 
 
@@ -103,17 +117,16 @@ def _join_chunks(group: FrameGroup, keys: KeySet) -> Chunk | None:
         return None
 
     def whole(at: int, base: Any, factor: int) -> array[int]:
-        return array("q", (halves[:, at : at + rows] * np.int64(factor) + base).tobytes())
+        return _spread_all(halves[:, at : at + rows], base, factor)
 
     values = np.frombuffer(group.data, "<f8").reshape(-1, words)
     columns = values[:, values_at // 2 : places_at // 2].reshape(-1, width, rows)
-    joined = columns.transpose(1, 0, 2).reshape(width, -1)
     return Chunk(
         keys,
         branch,
         whole(steps_at, bases[:, :1], 1),
         whole(steps_at + padded, bases[:, 1:], TICK_NS),
-        tuple(column.data for column in joined),
+        tuple(_copy_all(columns[:, i], "d") for i in range(width)),
         whole(places_at, 0, 1) if flags & PLACES else None,
     )
 

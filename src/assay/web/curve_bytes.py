@@ -2,7 +2,8 @@
 
 u32 length of the head, the head (UTF-8, padded with blanks to whole words of eight bytes), then for
 each curve of `curves` in the head its columns: x, unless `sameX` names the curve before it that has
-the same; value; lowest, highest and mean unless it is raw; the moving average when it is smooth.
+the same; value; lowest and highest unless it is raw; the mean when it has means; the moving average
+when it is smooth.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ def pack_curves(curves: Sequence[Curve], facts: Mapping[str, Any]) -> bytes:
             columns.append(curve.xs)
         columns.append(curve.values)
         if not curve.is_raw:
-            columns += [curve.lows, curve.highs, curve.means]
-        if curve.smooths is not None:
-            columns.append(curve.smooths)
+            columns += [curve.lows, curve.highs]
+        columns += [each for each in (curve.means, curve.smooths) if each is not None]
     text = json.dumps({**facts, "curves": heads}, separators=(",", ":"))
     head = text.encode()
     head += b" " * (-(len(head) + 4) % 8)
@@ -50,6 +50,7 @@ def _head(curve: Curve, same_x: int | None) -> dict[str, Any]:
         "sameX": same_x,
         "raw": curve.is_raw,
         "ordered": curve.is_ordered,
+        "mean": curve.means is not None,
         "smooth": curve.smooths is not None,
         "total": curve.total,
         "points": curve.points,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from assay.core.errors import InputError
 from assay.query.catalog import Catalog
 from assay.query.curves import CurveReader
 from assay.query.inbox import Inbox
+from assay.query.run_row import RunRow
 from assay.store.known_projects import all_projects
 from assay.store.layout import Project, RunFolder
 
@@ -70,6 +71,11 @@ class Home:
 
     def folder(self, name: str) -> RunFolder:
         return RunFolder(self.project.runs_dir / name)
+
+    def folders(self, rows: Mapping[str, RunRow]) -> dict[str, RunFolder]:
+        """Return the folders of runs by id; where they all lie is looked up once."""
+        runs_dir = self.project.runs_dir
+        return {run_id: RunFolder(runs_dir / row.written.folder) for run_id, row in rows.items()}
 
 
 class ProjectSite:

@@ -5,10 +5,11 @@ import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react
 import { api, data, type RunLine } from "../../api/client";
 import { columnsQuery } from "../../api/queries";
 import { AxisBar } from "../../chart/axisbar";
-import type { Layout } from "../../chart/layout";
+import { openMetrics, type Layout } from "../../chart/layout";
 import { Panels } from "../../chart/panels";
 import { useCharts, useLayout } from "../../chart/use-charts";
 import type { PanelRun } from "../../chart/panel";
+import { askForCurves, lookOf } from "../../chart/sheets";
 import { Button, IconButton } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
@@ -17,7 +18,7 @@ import { Menu, MenuCheck, MenuItem, MenuLine } from "../../parts/menu";
 import { useActs } from "../../parts/palette";
 import { Picker, type Choice } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
-import { parseColumn, showColumn, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
+import { axisOf, parseColumn, parseZoom, showColumn, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
 import { count, isLongInteger } from "../../state/format";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
@@ -372,7 +373,11 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
   const asked = useMemo(() => [...ids].sort().join(","), [ids]);
   const metrics = useQuery({
     queryKey: ["metrics", project, asked],
-    queryFn: () => data(api.GET("/api/metrics", { params: { query: { project, runs: asked } } })),
+    queryFn: async () => {
+      const found = await data(api.GET("/api/metrics", { params: { query: { project, runs: asked } } }));
+      askForCurves(lookOf(project, axisOf(search), parseZoom(search.z), isGrouped), ids, openMetrics(found, layout, search.p ?? ""));
+      return found;
+    },
     placeholderData: (before) => before,
     enabled: ids.length > 0,
   });

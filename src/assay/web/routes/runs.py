@@ -6,19 +6,23 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked
 from assay.query.columns import COLUMNS
-from assay.query.curves import CurveView, draw_curves, file_stamp
+from assay.query.curves import Curve, CurveView, draw_curves, file_stamp
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
+from assay.store.layout import RunFolder
 from assay.web.answers import HomeOf, Model, as_json, make_router, spell_for_page
 from assay.web.curve_bytes import pack_curves
 from assay.web.site import Home
+
+if TYPE_CHECKING:
+    from assay.store.series import Series
 
 MAX_LIMIT = 2_000
 MAX_CURVE_RUNS = 1_000
@@ -193,6 +197,7 @@ def curves(
     log: bool = False,
     branches: bool = False,
     smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    means: bool = False,
     since: Annotated[str, Query(max_length=60_000, description="ID:X with commas between.")] = "",
     width: Annotated[list[float], Query(max_length=500, description="One for each metric.")] = [],  # noqa: B006
 ) -> Response:
@@ -208,45 +213,60 @@ def curves(
             fix="select fewer runs, or group them",
         )
     rows = home.catalog.rows(ids)
-    etag = _etag(home, rows, str(request.url.query))
+    folders = home.folders(rows)
+    etag = _etag(home, rows, folders, str(request.url.query))
     # The same for an answer that has not changed: its headers replace those that a browser keeps.
     headers = {"etag": etag, "cache-control": "private, no-cache"}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     view = CurveView(
-        x=x, low=low, high=high, points=points, log=log, branches=branches, smooth=smooth
+        x=x,
+        low=low,
+        high=high,
+        points=points,
+        log=log,
+        branches=branches,
+        smooth=smooth,
+        means=means,
     )
-    begins = _since(since)
     widths = dict(zip(metric, width, strict=False))
-    found = []
-    series_by_begin: dict[float | None, dict[str, Mapping[str, Any]]] = {}
-    revisions = {}
-    for run_id in ids:
-        if run_id in rows:
-            series, revisions[run_id] = _series_of(home, rows[run_id], metric, view)
-            series_by_begin.setdefault(begins.get(run_id, low), {})[run_id] = series
-    for begin, series in series_by_begin.items():
+    revisions: dict[str, int] = {}
+
+    def read(run_id: str) -> Mapping[str, Series]:
+        is_open = _is_open(rows[run_id])
+        folder = folders[run_id]
+        # An open run is read before its revision: what is new then comes with the next request.
+        series = home.curves.series(folder, names, is_open=is_open, branches=branches)
+        revisions[run_id] = home.curves.revision(folder) if is_open else 0
+        return series
+
+    names = _needed_metrics(metric, x)
+    begins = _since(since)
+    runs_by_begin: dict[float | None, list[str]] = {}
+    for run_id in filter(rows.__contains__, ids):
+        runs_by_begin.setdefault(begins.get(run_id, low), []).append(run_id)
+    found: list[Curve] = []
+    for begin, group in runs_by_begin.items():
         part = view if begin == low else replace(view, low=begin)
-        found += draw_curves(series, metric, part, widths=widths)
+        found += draw_curves(group, read, metric, part, widths=widths)
     facts = {"missing": [each for each in ids if each not in rows], "revisions": revisions}
     body = pack_curves(found, facts)
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
-def _series_of(
-    home: HomeOf, row: RunRow, metrics: Sequence[str], view: CurveView
-) -> tuple[Mapping[str, Any], int]:
-    """Return the series that a view needs of a run, and the revision of one that is open."""
-    wanted: Sequence[str] | None = metrics
-    if view.x == "elapsed":
-        wanted = None  # the first time of all metrics is 0
-    elif view.x not in ("", "step", "time"):
-        wanted = [*metrics, view.x]
-    is_open = row.written.status == "running" and not row.written.error
-    folder = home.folder(row.written.folder)
-    # An open run is read before its revision: what is new then comes with the next request.
-    series = home.curves.series(folder, wanted, is_open=is_open, branches=view.branches)
-    return series, home.curves.revision(folder) if is_open else 0
+def _is_open(row: RunRow) -> bool:
+    return row.written.status == "running" and not row.written.error
+
+
+def _needed_metrics(metrics: Sequence[str], x: str) -> Sequence[str] | None:
+    """Return the metrics that are read of a run to draw some over `x`; None for all."""
+    match x:
+        case "elapsed":
+            return None  # the first time of all metrics is 0
+        case "" | "step" | "time":
+            return metrics
+        case _:
+            return [*metrics, x]
 
 
 def split_ids(text: str) -> list[str]:
@@ -296,16 +316,18 @@ def _group(group: RunGroup, newest: RunRow) -> GroupLine:
     )
 
 
-def _etag(home: Home, rows: Mapping[str, RunRow], query: str) -> str:
+def _etag(
+    home: Home, rows: Mapping[str, RunRow], folders: Mapping[str, RunFolder], query: str
+) -> str:
     digest = hashlib.blake2b(query.encode(), digest_size=12)
-    for row in rows.values():
-        folder = home.folder(row.written.folder)
+    for run_id, row in rows.items():
+        folder = folders[run_id]
         stamp: object
         if row.written.status == "running":
             stamp = home.curves.revision(folder, update=True)
         else:
             stamp = file_stamp(folder.metrics)
-        digest.update(f"{row.id} {stamp}\n".encode())
+        digest.update(f"{run_id} {stamp}\n".encode())
     return f'"{digest.hexdigest()}"'
 
 
