@@ -100,7 +100,6 @@ def pages() -> list[Any]:
 
 @pytest.mark.timeout(300)  # a page may run a dozen commands
 @pytest.mark.parametrize("page", pages())
-@pytest.mark.usefixtures("forking")
 def test_the_examples_of_a_page_run(
     warm: Run, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
