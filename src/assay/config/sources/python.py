@@ -25,7 +25,7 @@ from assay.config.lazy import Section, calling_frame
 from assay.config.older_systems.names import names_left_out, offer_import
 from assay.config.sources.objects import OversizedError, lift, mark_sections, tree_of_module
 from assay.config.sources.outside_reads import reads_from_outside
-from assay.config.sources.positions import MAX_BYTES, too_deep, too_large
+from assay.config.sources.positions import MAX_BYTES, duplicate, too_deep, too_large
 from assay.config.sources.source_map import SourceFile
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
@@ -160,7 +160,7 @@ class _Loading:
         tree, code = _compile(path, source, text)
         self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
         if twice := list(file.find_keys_given_twice()):
-            raise ConfigError(twice)
+            raise ConfigError([duplicate(*each) for each in twice])
         name = name or self.name_of(path)
         module = types.ModuleType(name)
         module.__file__ = str(path)

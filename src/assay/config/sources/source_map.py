@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from assay.config.lazy import Spot
-from assay.config.sources.positions import duplicate
-from assay.core.diagnostics import Origin, Problem
+from assay.core.diagnostics import Origin
 
 Span = tuple[int, int, int, int]
 
@@ -223,15 +222,15 @@ class SourceFile:
         self.keys[id(node)] = named, others
         return named, others
 
-    def find_keys_given_twice(self) -> Iterator[Problem]:
-        """Yield the problem of each key that a `{...}` has twice: Python takes the last."""
+    def find_keys_given_twice(self) -> Iterator[tuple[str, Origin, Origin]]:
+        """Yield each key that a `{...}` has twice, its place and the first; the last counts."""
         for node in self.nodes.values():
             first: dict[str, ast.expr] = {}
             for key in node.keys if isinstance(node, ast.Dict) else ():
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
                     if key.value in first:
-                        places = (self.origin(_span(each)) for each in (key, first[key.value]))
-                        yield duplicate(key.value, *places)
+                        before = self.origin(_span(first[key.value]))
+                        yield key.value, self.origin(_span(key)), before
                     first.setdefault(key.value, key)
 
     def spot(self, node: ast.expr) -> Spot:
