@@ -218,6 +218,11 @@ def test_the_optimizer_sees_what_was_clipped() -> None:
         ((torch.ones(()), 1, 2), "The loss is a tuple of 3", "what the criterion gave"),
         (torch.ones(3, requires_grad=True), r"has the shape \(3,\)", "loss.mean()"),
         ((torch.ones(3, requires_grad=True), 3.0), r"has the shape \(3,\)", "loss.mean()"),
+        (
+            torch.ones((), dtype=torch.complex64, requires_grad=True),
+            "is a complex number",
+            "loss.real",
+        ),
         (torch.ones(()), "The loss has no gradient", "detached"),
         ((torch.ones(()), 1.0), "The loss has no gradient", "frozen"),
     ],

@@ -279,7 +279,7 @@ class Gradients:
         if self.hand_on is not None:
             self.hand_on(loss)
             return
-        if loss.dim():
+        if loss.dim() or loss.is_complex():
             loss.backward()  # type: ignore[no-untyped-call]
             return
         if self._is_alone:

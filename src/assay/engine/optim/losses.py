@@ -213,6 +213,9 @@ def check_loss(loss: object, who: str) -> None:
     elif total.numel() != 1:
         what = f"has the shape {tuple(total.shape)}; it must be one number."
         fix = "Return loss.mean(), or the pair (loss.sum(), weight)."
+    elif total.is_complex():
+        what = "is a complex number; nothing is larger or smaller than one."
+        fix = "Return a real number, as loss.abs() or loss.real."
     elif not total.requires_grad:
         what = "has no gradient: it depends on no parameter that is trained."
         fix = (
