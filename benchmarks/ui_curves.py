@@ -48,7 +48,7 @@ from assay.store.layout import Project
 RUNS = 100
 METRICS = tuple(f"train/metric_{i}" for i in range(10))
 LIVE_RUNS = 20
-NEW_S = 10.0
+NEW_S = 20.0
 """Seconds until the index has read folders again that were new when it read them."""
 FRAMES = """
 async () => {
