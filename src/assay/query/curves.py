@@ -31,7 +31,7 @@ class CurveView:
 
     `x` is "" for the axis that the run gave the metric, "step", "time" (unix seconds), "elapsed"
     (seconds since the first point of the run), "epoch", or a metric. `low` and `high` bound the x
-    axis, None is open. At least `points` ranges of x are told apart, at most twice as many; with
+    axis, None is open. At least `points` ranges of x are told apart, at most a quarter more; with
     `log` they are equally wide on a logarithmic axis. `smooth` is the weight of what came before in
     an exponential moving average of all points, 0 for none. `means`: the mean of each range is
     wanted.
