@@ -555,3 +555,36 @@ def test_a_parameter_that_gets_gradients_and_is_in_no_optimizer_is_told_once(fau
     names = {"criterion": "criterion.scale", "model": f"model.{last}.weight, model.{last}.bias"}
     expected = [f"No optimizer has {names[fault]}, though the loss"] if fault else []
     assert [message.partition(" gives")[0] for message in told] == expected
+
+
+class Centre(nn.Module):
+    """Criterion that learns the mean of what it is trained on, with a part that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+        self.frozen = nn.Dropout(0.5).eval()
+
+    def forward(self, pred: Tensor, target: Tensor) -> Tensor:
+        if self.training:
+            self.mean.lerp_(target.detach().mean(), 0.5)
+        return (self.frozen(pred) - target).square().mean()
+
+
+def test_a_criterion_learns_nothing_from_what_is_evaluated_and_keeps_its_modes() -> None:
+    process = supervised()
+    process.criterion = criterion = Centre()
+
+    means, seen = [], []
+    runs = engine(process)
+    runs.on("step_end")(lambda: means.append(float(criterion.mean)))
+    for _ in range(2):
+        before = float(criterion.mean)
+        evaluate(process, loader(split="valid"), split="valid")
+        seen.append((criterion.training, criterion.frozen.training))
+        assert float(criterion.mean) == before
+    runs.run()
+
+    assert seen == [(False, False)] * 2
+    assert (criterion.training, criterion.frozen.training) == (True, False)
+    assert len(set(means)) == 6

@@ -13,7 +13,6 @@ from typing import Any
 from zlib import crc32
 
 import torch
-from torch import nn
 
 from assay.core.errors import InputError
 from assay.core.events import Event, Handler
@@ -26,6 +25,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, settle_seed
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import find_modules
 from assay.engine.loop.process import Process
 from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric
@@ -259,12 +259,8 @@ def part_of(batches: Iterable[Any], limit: int | None) -> str:
 @contextmanager
 def _modes_kept(process: Process) -> Iterator[None]:
     """Afterwards training goes on, with every module in the mode in which it was."""
-    model = getattr(process, "model", None)
-    modes = (
-        [(module, module.training) for module in model.modules()]
-        if isinstance(model, nn.Module)
-        else []
-    )
+    roots = find_modules(process).values()
+    modes = [(module, module.training) for root in roots for module in root.modules()]
     try:
         yield
     finally:
