@@ -2,9 +2,10 @@
 
 Two processes that talk by gloo, one thread each. `data`: a perceptron of 32-64-10, by hand in
 `DistributedDataParallel`; `gpt`: a GPT of the examples in its place. `shard`: the GPT, by hand with
-`fully_shard` for each block and the model. By hand each step clips the norm, adds the loss up over the ranks, and reads both;
-batches come from torch's `DataLoader` and `DistributedSampler`. The engine does the same from its
-`Loader`, and keeps the numbers of each step, which it reads later, as on a GPU, where it can. Both ways take turns in the same processes.
+`fully_shard` for each block and the model. By hand each step clips the norm, adds the loss up over
+the ranks, and reads both; batches come from torch's `DataLoader` and `DistributedSampler`. The
+engine does the same from its `Loader`, and keeps the numbers of each step, which it reads later, as
+on a GPU, where it can. Both ways take turns in the same processes.
 
 Counted in a step, on the rank that has more: how often Python reads a tensor (`item`, `tolist` and
 the like: on a GPU each would wait for it; not those that Python makes of numbers of its own, which

@@ -366,9 +366,10 @@ class Replaced(BaseException):
 class Spare:
     """A copy of a process as it was before its command ran, from which that starts its commands.
 
-    It is forked by `fork` when the first command starts. What a spare starts is a child of the process itself, by these steps: the spare forks the new
-    process and the next spare, and ends, while the process is a subreaper: it is whom the kernel
-    gives the children of a spare that has ended.
+    It is forked by `fork` when the first command starts. What a spare starts is a child of the
+    process itself, by these steps: the spare forks the new process and the next spare, and ends,
+    while the process is a subreaper: it is whom the kernel gives the children of a spare that has
+    ended.
     """
 
     def __init__(

@@ -25,7 +25,6 @@ from assay.query.run import RunView
 from examples import EXAMPLES
 from flow.conftest import CONFIG, POINTS, Assay, commands
 
-DEVICE = "cuda"
 CONFIGS = {
     "plain": {},
     "bf16": {"train.precision": "bf16"},
@@ -74,13 +73,10 @@ def rehearse(call: Assay, name: str) -> dict[str, Any]:
 def train(name: str = "plain", **given: Any) -> tuple[RunView, int]:
     """Train; return the record, and the most bytes over those before."""
     gc.collect()
-    before = 0
-    if DEVICE == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-    result = assay.run("gpt.toml", overrides=CONFIGS[name] | given, device=DEVICE)
-    most = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0
-    return result.run, most - before
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    result = assay.run("gpt.toml", overrides=CONFIGS[name] | given, device="cuda")
+    return result.run, torch.cuda.max_memory_allocated() - before
 
 
 def losses(run: RunView) -> list[float]:
@@ -140,7 +136,7 @@ def test_losses_of_other_precisions_and_of_compiled_blocks_are_near_those_of_fp3
 def test_a_killed_run_goes_on_to_the_same_bits_and_the_same_scale_of_the_loss(
     gpt: Path, call: Assay, name: str
 ) -> None:
-    done = call("verify-resume", "gpt.toml", *words(name), "--kills", "2", "--device", DEVICE)
+    done = call("verify-resume", "gpt.toml", *words(name), "--kills", "2", "--device", "cuda")
 
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -162,7 +158,7 @@ def test_five_runs_in_one_process_leave_no_byte_on_the_gpu(gpt: Path) -> None:
     for seed in range(5):
         train(seed=seed)
         gc.collect()
-        left.append(torch.cuda.memory_allocated() if DEVICE == "cuda" else 0)
+        left.append(torch.cuda.memory_allocated())
 
     assert left == [left[0]] * 5
 
@@ -189,14 +185,14 @@ class Sees(Supervised):
     ],
 )
 def test_batches_of_any_loader_are_on_the_gpu_in_the_step(load: Callable[[Any], Any]) -> None:
-    model = nn.Linear(3, 2).to(DEVICE)
+    model = nn.Linear(3, 2).to("cuda")
     backward = OptimizerStep(torch.optim.AdamW(model.parameters(), lr=0.01, fused=True))
     process = Sees(model, nn.MSELoss(), backward=backward)
     data = [(torch.randn(3), torch.randn(2)) for _ in range(8)]
 
-    Engine(process, load(data), epochs=1, device=DEVICE).run()
+    Engine(process, load(data), epochs=1, device="cuda").run()
 
-    assert process.seen == {DEVICE}
+    assert process.seen == {"cuda"}
 
 
 RACY = """\
@@ -225,7 +221,7 @@ def test_an_operation_of_a_gpu_that_is_never_twice_the_same_is_named(
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
 
-    runs = [assay.run("toy.toml", max_steps=4, device=DEVICE).run for _ in range(2)]
+    runs = [assay.run("toy.toml", max_steps=4, device="cuda").run for _ in range(2)]
     verdict = diverge(*(run.id for run in runs)).verdict
 
     assert not verdict.equal and verdict.changed_inputs == {}

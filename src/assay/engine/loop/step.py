@@ -215,8 +215,9 @@ class TrainLoop(RunParts):
         ]
         if taken and left:
             message = (
-                f"No optimizer has {name_some(left)}, though the loss gives gradients for it: it is"
-                " not trained. Let the model hold it, or freeze it: requires_grad_(False)."
+                f"No optimizer has {name_some(left)}, though the loss gives gradients: not trained."
+                " Give it to the optimizer (a config gives it all parameters of the model: let that"
+                " hold the criterion), or freeze it: requires_grad_(False)."
             )
             self.recorder.tell(Warned(message=message, step=self.state.step))
 

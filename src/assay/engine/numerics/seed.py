@@ -197,13 +197,11 @@ def _seed_numpy_and_python(value: int) -> None:
     random.seed(value)
 
 
-def _numpy_state() -> tuple[object, ...]:
-    """Return the state of numpy's generator, to be compared."""
-    state: Any = np.random.get_state(legacy=False)
-    words = state["state"] if state["bit_generator"] == "MT19937" else None
-    position = (words["pos"], words["key"].tobytes()) if words else repr(state["state"])
-    # numpy keeps the second of two Gaussian numbers beside its generator.
-    return position, state["has_gauss"], state["gauss"]
+def _freeze_state(state: Any) -> Any:
+    """Return a state of a generator of numpy in a form that can be compared: arrays as bytes."""
+    if isinstance(state, dict):
+        return tuple((key, _freeze_state(value)) for key, value in state.items())
+    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def comparable_state() -> Mapping[str, object]:
@@ -213,7 +211,7 @@ def comparable_state() -> Mapping[str, object]:
     """
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
-        "numpy": _numpy_state(),
+        "numpy": _freeze_state(np.random.get_state(legacy=False)),
         "random": random.getstate(),
     }
 
@@ -255,8 +253,9 @@ def read_generator_state(generator: Any) -> Any:
             return generator.getstate()
         except NotImplementedError:  # SystemRandom has none: it never draws the same twice
             return object()
-    state = generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
-    return repr(state if state is not None else generator.get_state(legacy=False))
+    if isinstance(generator, np.random.Generator):
+        return _freeze_state(generator.bit_generator.state)
+    return _freeze_state(generator.get_state(legacy=False))
 
 
 class LentGenerators:

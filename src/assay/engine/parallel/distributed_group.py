@@ -36,8 +36,9 @@ class DistributedGroup(DataParallelGroup):
     """Ranks that share the samples of each step; this process is number `rank` of `size`.
 
     Every method is collective: all ranks call it, in the same order. `bucket_bytes` is the size of
-    one all-reduce, `gradient_dtype` the format of sums of gradients if not their own. Where the model is divided too, there are ranks outside this group, which take
-    part in agreements and barriers only.
+    one all-reduce, `gradient_dtype` the format of sums of gradients, None: their own. Where the
+    model is divided too, there are ranks outside this group, which take part in agreements and
+    barriers only.
     """
 
     is_distributed = True

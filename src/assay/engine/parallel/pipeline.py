@@ -272,16 +272,15 @@ class Pipeline:
         knows of all that others write.
         """
         names = {name: i for i, name in enumerate(self.order)}
-        of_process = {name: parts.pop(name) for name in PROCESS_PARTS if name in parts}
+        of_process = {name: part for name, part in parts.items() if name in PROCESS_PARTS}
         held = to_host(of_process) if self.is_last else {}
-        parts = to_host(parts, besides=names)
+        others = {name: part for name, part in parts.items() if name not in PROCESS_PARTS}
+        others = to_host(others, besides=names)
         states = []
         if self.ranks.line[0] == 0:
-            own = _encode_weights(parts, names)
-            own |= {name: encode_entries(state, state) for name, state in held.items()}
-            states = self.ranks.gather_pipeline(own)
+            states = self.ranks.gather_pipeline(_encode_written(others | held, names))
         found: dict[str, Any] = (
-            merge_states([parts, *states[1:]], names) if states else only_weights(parts, names)
+            merge_states([others, *states[1:]], names) if states else only_weights(others, names)
         )
         return found | held
 
@@ -504,10 +503,16 @@ def _is_of_peer(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in said or "onnection" in said
 
 
-def _encode_weights(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return parts with everything under the names of weights encoded; {} where that fails."""
+def _encode_written(parts: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return parts with all that this rank writes encoded; {} where that fails.
+
+    That is what they have under the names of weights, and what belongs to the process.
+    """
     try:
-        return {part: encode_entries(state, names) for part, state in parts.items()}
+        return {
+            part: encode_entries(state, state if part in PROCESS_PARTS else names)
+            for part, state in parts.items()
+        }
     except CheckpointError:
         return {}  # the saver finds the same, and tells the other ranks
 

@@ -85,7 +85,7 @@ def init_mesh(layout: Layout, device: torch.device, section: ParallelSection | N
         raise InputError(f"There are {world} processes; the layout is {layout}.")
     devices = init_device_mesh(device.type, tuple(layout.sizes.values()), mesh_dim_names=AXES)
     sharing = devices["data", "shard"]._flatten("samples").get_group()
-    how = gradients_sent(section or ParallelSection())
+    how = choose_gradient_format(section or ParallelSection())
     if layout.pipeline > 1:
         line = devices["pipeline"].get_group()
         ranks: DistributedGroup = StagedGroup(sharing, line, **how)
@@ -100,8 +100,8 @@ def init_mesh(layout: Layout, device: torch.device, section: ParallelSection | N
     )
 
 
-def gradients_sent(section: ParallelSection) -> dict[str, Any]:
-    """Return the arguments of a group that tell how it sends gradients."""
+def choose_gradient_format(section: ParallelSection) -> dict[str, Any]:
+    """Return the arguments of a group for [parallel]: in what pieces and format gradients go."""
     return {
         "bucket_bytes": section.bucket_mb * 2**20 or BUCKET_BYTES,
         "gradient_dtype": autocast_dtype(section.gradient_precision),

@@ -97,8 +97,8 @@ def shard_model(
 
     `blocks` are the modules gathered one at a time; None: those of the model's `shard_blocks()`,
     else its repeated blocks; False: the model as a whole. In `dtype` the weights of blocks are
-    gathered and their inputs arrive; gradients are reduced in fp32, or as `mesh` says. InputError for a model that
-    cannot be sharded.
+    gathered and their inputs arrive; gradients are reduced in the format of `mesh`, else in fp32.
+    InputError for a model that cannot be sharded.
     """
     if not _is_new_enough():
         raise InputError(

@@ -22,7 +22,7 @@ from assay.core.sections import ParallelSection
 from assay.engine.parallel.distributed_group import DistributedGroup, StagedGroup
 from assay.engine.parallel.layout import Layout
 from assay.engine.parallel.pipeline_stages import Shapes, sendable, shapes_of, split_model
-from assay.engine.parallel.process_group import Mesh, gradients_sent, init_mesh
+from assay.engine.parallel.process_group import Mesh, choose_gradient_format, init_mesh
 from assay.engine.rehearse.fake import can_imagine_world, imagined_world
 from assay.engine.rehearse.ladder import (
     Build,
@@ -87,7 +87,7 @@ def imagined_mesh(
         raise InputError(what, fix="Leave out --layout and [parallel].")
     with imagined_world(place * layout.processes // layout.pipeline, layout.processes):
         mesh = init_mesh(layout, device, section)
-        group, how = mesh.ranks.group, gradients_sent(section or ParallelSection())
+        group, how = mesh.ranks.group, choose_gradient_format(section or ParallelSection())
         if layout.pipeline > 1:
             line = mesh.devices["pipeline"].get_group()
             mesh.ranks = ImaginedStagedGroup(group, line, **how)
