@@ -22,6 +22,7 @@ import uvicorn
 
 from assay.core.facts import Ended
 from assay.query.catalog import Asked
+from assay.query.job_queue import QueueChanges
 from assay.query.run import RunView
 from assay.record import edits
 from assay.store import refresh_index
@@ -30,7 +31,7 @@ from assay.store.read_record import read_record
 from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web import site
-from assay.web.live import Watch, Watches, _Looked
+from assay.web.live import IDLE_S, Watch, Watches, _Looked
 from assay.web.serving import _Server, listen
 from assay.web.site import Home
 from run_folders import SECOND, hold_lease, id_of, make_project, make_run, tell_now
@@ -457,6 +458,21 @@ def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> N
 
     assert watch._event(looked)["version"] == home.catalog.version
     assert "version" not in watch._event(looked)
+    home.catalog.close()
+
+
+def test_a_look_that_had_to_wait_for_another_is_no_reason_to_look_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home.of(make_project(tmp_path / "project"))
+    watch, pauses = Watch(home), list[float]()
+    monkeypatch.setattr(watch._wake, "wait", pauses.append)
+    monkeypatch.setattr(Home, "ready", lambda _: time.sleep(0.5))
+
+    with closing(QueueChanges()) as queue:
+        watch._look(_Looked(), queue)
+
+    assert pauses == [IDLE_S]
     home.catalog.close()
 
 

@@ -132,7 +132,7 @@ class Watch:
 
     def _look(self, looked: _Looked, queue: QueueChanges) -> None:
         """Tell every page what has changed, and wait until the next look is due."""
-        begun = time.monotonic()
+        begun = time.thread_time()
         event: dict[str, Any] = {}
         self._greet(looked)
         # After an error the next look may succeed: a folder was away for a moment.
@@ -151,7 +151,7 @@ class Watch:
                 stream.send(event)
         # Looking never takes more than a tenth of a core, however many runs are open.
         every = LOOK_S if looked.open else IDLE_S
-        self._wake.wait(max(every, 9 * (time.monotonic() - begun)))
+        self._wake.wait(max(every, 9 * (time.thread_time() - begun)))
 
     def _greet(self, looked: _Looked) -> None:
         """Tell all that is known again, for a page that has just come.
