@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assay.formats.run_file import Best
 from assay.query.catalog import Asked, open_catalog
-from assay.query.groups import BY_CONFIG, compute_spread
+from assay.query.groups import BY_CONFIG, Spread, compute_spread
 from assay.query.table import GroupTable, differing_keys, make_group_table
 from assay.store.layout import Project
 from run_folders import make_run
@@ -95,6 +95,27 @@ def test_mean_and_deviation_are_those_of_the_standard_library(values: list[float
     assert found.mean == pytest.approx(statistics.mean(values), abs=1e-9)
     assert found.std == pytest.approx(statistics.stdev(values), abs=1e-6)
     assert str(found)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(2, 12))
+def test_equal_values_have_no_deviation_however_large_they_are(value: float, count: int) -> None:
+    assert compute_spread([value] * count) == Spread(value, 0.0, count)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([1e-5, 1e-5, 1e-5], "1e-05 ± 0"),
+        ([0.5, 0.5], "0.5 ± 0"),
+        ([-0.05, 0.0499], "0.000 ± 0.071"),
+        ([0.4, 0.5394], "0.470 ± 0.099"),
+        ([0.4, 0.5412], "0.47 ± 0.10"),
+        ([1e200, 2e200], "1.5e+200 ± 7.1e+199"),
+        ([1e300, -1e300], "0 ± 1.4e+300"),
+    ],
+)
+def test_a_mean_has_the_digits_that_its_deviation_leaves(values: list[float], text: str) -> None:
+    assert str(compute_spread(values)) == text
 
 
 @pytest.mark.row("C79")

@@ -63,6 +63,16 @@ def test_equal_repeats_leave_nothing_to_luck() -> None:
     assert (same.p, same.interval()) == (1.0, (0.0, 0.0))
     assert (other.p, other.interval()) == (0.0, (0.5, 0.5))
     assert paired_t([1.0]) is None
+    for value in (0.7, 0.988555788035147, -94.30246602712285):
+        found = welch([value] * 2, [value] * 3)
+        assert found is not None and (found.p, found.interval()) == (1.0, (0.0, 0.0))
+
+
+def test_a_test_of_values_whose_squares_are_no_floats_is_that_of_smaller_ones() -> None:
+    small, large = welch([1.0, 2.0], [2.0, 5.0]), welch([1e200, 2e200], [2e200, 5e200])
+
+    assert small is not None and large is not None
+    assert (large.t, large.p) == pytest.approx((small.t, small.p))
 
 
 def test_holms_correction_is_that_of_a_published_example() -> None:

@@ -1141,6 +1141,16 @@ def test_any_sequence_of_calls_is_read_back_as_it_was_before_and_after_compactio
         assert compact(path)
 
 
+@pytest.mark.parametrize("value", [0.7, 0.988555788035147, 1e308, 5e-324])
+def test_the_mean_of_equal_values_is_each_of_them(path: Path, value: float) -> None:
+    writer = MetricsWriter(path, 1)
+    for step in range(3):
+        writer.log({"loss": value}, step)
+    writer.close()
+
+    assert [each["loss"].mean for each in (summaries(path), fold_file(path))] == [value, value]
+
+
 def test_the_bytes_are_those_that_the_format_says(path: Path) -> None:
     writer = MetricsWriter(path, 3)
     writer.log({"loss": 0.25}, 7)

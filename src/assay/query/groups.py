@@ -12,8 +12,10 @@ from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
+from assay.query.significance import sample_deviation
 from assay.store.cells import in_order, to_cell
 from assay.store.conditions import Field
+from assay.store.summaries import mean
 
 if TYPE_CHECKING:
     from assay.query.catalog import Selection
@@ -38,10 +40,11 @@ class Spread:
         if self.std is None or self.std != self.std:
             return number(self.mean)
         # As many digits as the deviation is known to: its first two.
-        digits = max(0, 1 - math.floor(math.log10(self.std))) if 0 < self.std < math.inf else 4
-        if digits > 8 or not math.isfinite(self.mean) or abs(self.mean) >= 1e9:
+        digits = 1 - int(f"{self.std:.1e}".partition("e")[2]) if 0 < self.std < math.inf else 9
+        if abs(digits) > 8 or not math.isfinite(self.mean) or abs(self.mean) >= 1e9:
             return f"{number(self.mean)} ± {self.std:.2g}"
-        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
+        digits = max(0, digits)
+        return f"{self.mean:z.{digits}f} ± {self.std:.{digits}f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,10 @@ def compute_spread(values: Sequence[float]) -> Spread:
     ('0.9830 ± 0.0020', '1')
     """
     count = len(values)
-    mean = math.fsum(values) / count if all(map(math.isfinite, values)) else sum(values) / count
-    if count == 1 or not math.isfinite(mean):
-        return Spread(mean, None if count == 1 else math.nan, count)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return Spread(mean, math.sqrt(squares / (count - 1)), count)
+    middle = mean(values) if all(map(math.isfinite, values)) else sum(values) / count
+    if count == 1 or not math.isfinite(middle):
+        return Spread(middle, None if count == 1 else math.nan, count)
+    return Spread(middle, sample_deviation(values), count)
 
 
 def merge_values(values: Sequence[Any], *, is_setting: bool = False) -> Any:

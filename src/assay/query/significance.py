@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from assay.store.summaries import mean
+
 LEVEL = 0.95
 """Confidence of every interval that is shown."""
 
@@ -46,15 +48,14 @@ def welch(left: Sequence[float], right: Sequence[float]) -> TTest | None:
     a, b = ([value for value in values if math.isfinite(value)] for values in (left, right))
     if len(a) < 2 or len(b) < 2:
         return None
-    mean_a = math.fsum(a) / len(a)
-    mean_b = math.fsum(b) / len(b)
-    spread_a = _square_error(a, mean_a)
-    spread_b = _square_error(b, mean_b)
-    square = spread_a + spread_b
+    error_a = sample_deviation(a) / math.sqrt(len(a))
+    error_b = sample_deviation(b) / math.sqrt(len(b))
+    error = math.hypot(error_a, error_b)
     freedom = math.inf
-    if square:
-        freedom = square**2 / (spread_a**2 / (len(a) - 1) + spread_b**2 / (len(b) - 1))
-    return _t_test(mean_b - mean_a, math.sqrt(square), freedom)
+    if error:
+        parts = (error_a / error) ** 4 / (len(a) - 1), (error_b / error) ** 4 / (len(b) - 1)
+        freedom = 1.0 / sum(parts)
+    return _t_test(mean(b) - mean(a), error, freedom)
 
 
 def paired_t(differences: Sequence[float]) -> TTest | None:
@@ -68,8 +69,9 @@ def paired_t(differences: Sequence[float]) -> TTest | None:
     """
     if len(differences) < 2:
         return None
-    mean = math.fsum(differences) / len(differences)
-    return _t_test(mean, math.sqrt(_square_error(differences, mean)), len(differences) - 1.0)
+    count = len(differences)
+    error = sample_deviation(differences) / math.sqrt(count)
+    return _t_test(mean(differences), error, count - 1.0)
 
 
 def _t_test(difference: float, error: float, freedom: float) -> TTest:
@@ -167,6 +169,11 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
     return front * (value - 1.0) / a
 
 
-def _square_error(values: Sequence[float], mean: float) -> float:
-    """Return the squared standard error of a mean."""
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)
+def sample_deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation (n - 1) of two finite values or more.
+
+    >>> sample_deviation([0.7, 0.7, 0.7]), sample_deviation([1e200, 3e200]) / 1e200
+    (0.0, 1.4142135623730951)
+    """
+    middle = mean(values)
+    return math.hypot(*(value - middle for value in values)) / math.sqrt(len(values) - 1)

@@ -232,8 +232,9 @@ def _compare(
     if test == WELCH:
         found, n, unpaired = welch(left, right), [first.n, other.n], ()
         freedom = sum(n) - 2
-        squares = (first.n - 1) * first.std**2 + (other.n - 1) * other.std**2
-        scale = _hedges_factor(freedom) / math.sqrt(squares / freedom) if squares else 0.0
+        parts = math.sqrt(first.n - 1) * first.std, math.sqrt(other.n - 1) * other.std
+        pooled = math.hypot(*parts) / math.sqrt(freedom)
+        scale = _hedges_factor(freedom) / pooled if pooled else 0.0
         error = math.hypot(first.std, other.std)
     else:
         if not pairs:

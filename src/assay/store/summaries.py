@@ -84,14 +84,22 @@ def _extreme(
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of numbers without NaN, rounded once, so that cancellation loses nothing."""
+    """Return the mean of numbers without NaN; that of equal ones is each of them.
+
+    The sum is exact, so that cancellation loses nothing.
+    """
     try:
-        return math.fsum(values) / len(values) if values else math.nan
+        near = math.fsum(values) / len(values) if values else math.nan
     except ValueError:  # infinities of both signs
-        return math.nan
+        near = math.nan
     except OverflowError:  # their sum is no float, though their mean is one
         near = 2 * math.fsum(value / (2 * len(values)) for value in values)
-        return min(max(near, min(values)), max(values))  # rounded up, it may be infinite
+    return clamp(near, min(values), max(values)) if near == near else near
+
+
+def clamp(mean: float, low: float, high: float) -> float:
+    """Return a mean between the smallest and the largest value, which rounding may leave."""
+    return min(max(mean, low), high)
 
 
 def fold_file(path: Path) -> dict[str, Summary]:
@@ -200,9 +208,10 @@ class _FoldedCurve:
         if not self.known or self.infinite:  # infinities of both signs add up to nan
             return self.infinite if self.known else math.nan
         try:
-            return self.total / (1 << _UNIT_BITS) / self.known
+            near = self.total / (1 << _UNIT_BITS) / self.known
         except OverflowError:  # the sum is no float, though the mean is one
-            return self.total / (self.known << _UNIT_BITS)
+            near = self.total / (self.known << _UNIT_BITS)
+        return clamp(near, self.extremes[1][0], -self.extremes[-1][0])
 
 
 def _exact_sum(values: NDArray[np.float64]) -> int:
