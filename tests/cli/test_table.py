@@ -59,6 +59,30 @@ def test_a_cell_over_several_runs_is_mean_and_deviation(project: Project, assay:
     assert "0.90 ± 0.10" in said.out
 
 
+def test_a_row_or_column_that_is_called_as_the_key_of_another_is_one_of_its_own(
+    project: Project, assay: Assay
+) -> None:
+    for tag, values in {"base": [0.1, 0.2], "r1": [0.9, 0.8], "r2": [0.7, 0.6]}.items():
+        points = {"valid/acc": [values[0]], "valid-acc": [values[1]], "name": [5.0]}
+        make_run(project, tag=tag, points=points)
+
+    said = assay(
+        "table", "fill", "t", "tag = base", "tag = r1", "tag = r2",
+        "-m", "valid/acc", "-m", "valid-acc", "-m", "name",
+    )  # fmt: skip
+
+    assert [line.split() for line in said.lines[:4]] == [
+        ["name", "valid/acc", "valid-acc", "name"],
+        ["base", "0.1", "0.2", "5"],
+        ["r1", "0.9", "0.8", "5"],
+        ["r2", "0.7", "0.6", "5"],
+    ]
+    said = assay("table", "set", "t", "r3", "valid-acc-2", "0.5")  # keys that are no names
+    assert said.lines[3].split() == ["r2", "0.7", "0.5", "5"]
+    Path("a.csv").write_text("model,a/b,a-b\nx,1,2\n", encoding="utf-8")
+    assert assay("table", "import", "u", "a.csv").lines[1].split() == ["x", "1", "2"]
+
+
 def test_a_cell_whose_source_changed_says_what_it_was(project: Project, assay: Assay) -> None:
     run_with(project, 0.5)
     assay("table", "set", "digits", "small", "accuracy", "valid/acc.max", "--where", "tag = small")

@@ -114,7 +114,7 @@ def show(name: str, history: bool) -> int:
     assay table set digits "small CNN" accuracy valid/acc --run best:valid/acc
     assay table set digits "small CNN" accuracy valid/acc --where 'tag = small'
 
-    Table, row (by its key, or the text of its first column) and column are made when they are not
+    Table, row (by the text of its first column, or its key) and column are made when they are not
     there.""",
 )
 @click.argument("name", shell_complete=complete_tables)
@@ -159,8 +159,8 @@ def set_(
     if name not in table_names(project):
         table_edits.create(project, name)
     table = _read(project, name)
-    table, row_key = _with_row(project, name, table, row)
-    table, column_key = _with_column(project, name, table, column)
+    table, row_key = _with_row(project, name, table, row, by_key=True)
+    table, column_key = _with_column(project, name, table, column, by_key=True)
     changes = [TableChange(what="cell", row=row_key, column=column_key, new=new)]
     if best is not None:
         changes.append(TableChange(what="column", column=column_key, new={"best": best}))
@@ -207,9 +207,9 @@ def fill(name: str, expressions: tuple[str, ...], metrics: tuple[str, ...]) -> i
     table = _read(project, name)
     changes = []
     for label, links in rows.items():
-        table, row = _with_row(project, name, table, label)
+        table, row = _with_row(project, name, table, label, by_key=False)
         for (value, mode), link in zip(columns, links, strict=True):
-            table, column = _with_column(project, name, table, value)
+            table, column = _with_column(project, name, table, value, by_key=False)
             changes.append(TableChange(what="cell", row=row, column=column, new=link))
             if mode:
                 changes.append(TableChange(what="column", column=column, new={"best": mode}))
@@ -368,13 +368,17 @@ def _read(project: Project, name: str) -> ResultTable:
 
 
 def _with_row(
-    project: Project, name: str, table: ResultTable, text: str
+    project: Project, name: str, table: ResultTable, text: str, *, by_key: bool
 ) -> tuple[ResultTable, str]:
-    """Return the table with a row of this key or first text, and its key."""
+    """Return the table with a row of this first text, and its key.
+
+    `by_key`: where there is none, the row of this key is meant.
+    """
     first = table.columns[0].key if table.columns else ""
-    for row in table.rows:
-        if text == row.key or (first and row.cells.get(first) == text):
-            return table, row.key
+    named = [row.key for row in table.rows if first and row.cells.get(first) == text]
+    named += [row.key for row in table.rows if by_key and row.key == text]
+    if named:
+        return table, named[0]
     if not first:
         table = table_edits.change(project, name, TableChange(what="add-column", new="name"))
         first = table.columns[0].key
@@ -386,11 +390,18 @@ def _with_row(
 
 
 def _with_column(
-    project: Project, name: str, table: ResultTable, title: str
+    project: Project, name: str, table: ResultTable, title: str, *, by_key: bool
 ) -> tuple[ResultTable, str]:
-    for column in table.columns:
-        if title in (column.key, column.title):
-            return table, column.key
+    """Return the table with a column of this title, and its key.
+
+    `by_key`: where there is none, the column of this key is meant, and the column of the rows'
+    names may be it.
+    """
+    columns = table.columns if by_key else table.columns[1:]
+    named = [column.key for column in columns if column.title == title]
+    named += [column.key for column in columns if by_key and column.key == title]
+    if named:
+        return table, named[0]
     table = table_edits.change(project, name, TableChange(what="add-column", new=title))
     return table, table.columns[-1].key
 

@@ -272,7 +272,7 @@ def _with_column(
 ) -> tuple[ResultTable, str]:
     """Return the table with a column of this title, new or existing, and its key."""
     for each in table.columns:
-        if not is_new and title in (each.key, each.title):
+        if not is_new and title == each.title:
             return table, each.key
     _check_columns(len(table.columns) + 1)
     base = slug(title).replace(".", "-") or "column"
