@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -117,6 +118,32 @@ def test_numbers_of_a_document_that_the_records_have_are_right_though_rounded(
     said = assay("table", "check", str(paper))
 
     assert (said.code, said.out, said.err) == (0, "12 numbers are what the records say\n", "")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (-0.0004, 0.0003, 0.00001),
+        (-0.05, 0.0499),
+        (1e-5, 1e-5, 1e-5),
+        (1e200, 2e200),
+        (math.nan, 0.5),
+        (math.inf, 0.5),
+        (-math.inf,),
+    ],
+)
+def test_a_table_that_was_just_exported_is_what_the_records_say(
+    values: tuple[float, ...], project: Project, assay: Assay
+) -> None:
+    for seed, value in enumerate(values):
+        make_run(project, tag="a", points={"loss": [value]}, config=f"seed = {seed}\n")
+    assert assay("table", "fill", "t", "tag = a", "-m", "loss").code == 0
+    assay("table", "export", "t", "t.tex")
+
+    assert assay("table", "check", "t.tex").out == "1 number is what the records say\n"
+    file = Path("t.tex")
+    file.write_text(file.read_text(encoding="utf-8").replace("a & ", "a & 1"), encoding="utf-8")
+    assert assay("table", "check", "t.tex").code == 1
 
 
 @pytest.mark.parametrize(

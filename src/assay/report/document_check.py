@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from assay.core.formatting import count
+from assay.core.formatting import count, number
 from assay.query.catalog import Catalog
 from assay.query.result_tables import MARK, ShownCell, ShownTable, follow_links, latex_text
 from assay.store.layout import Project
@@ -132,24 +132,28 @@ def _now(cell: ShownCell, shown: str) -> str:
 
 def _shows(text: str, cell: ShownCell) -> bool:
     """Return whether a text has the value of a cell, and deviation and n where it names them."""
-    if not isinstance(cell.value, float):
-        whole = rf"(?<![\w.])(?<!(?<!\w)[-−]){re.escape(latex_text(cell.text))}(?!\w|[.-]\w)"
-        return any(re.search(whole, each) for each in (text, _MATH.sub("", text)))
     plain = _POWER.sub(_spell_power, _MATH.sub("", text))
     counts = _COUNT.search(plain)
     if counts is not None and cell.samples and int(counts[1]) != len(cell.samples):
         return False
+    if not isinstance(cell.value, float) or not math.isfinite(cell.value):
+        word = number(cell.value) if isinstance(cell.value, float) else latex_text(cell.text)
+        whole = rf"(?<![\w.])(?<!(?<!\w)[-−]){re.escape(word)}(?!\w|[.-]\w)"
+        return any(re.search(whole, each) for each in (text, _MATH.sub("", text)))
     values, *deviations = _PLUS_MINUS.split(plain) if cell.std is not None else [plain]
     numbers = list(_NUMBER.finditer(values))
+    # A mean that is small against its deviation is written to the digits of this one.
+    open_part = _COARSE_MEAN * max(abs(cell.value), (cell.std or 0.0) if deviations else 0.0)
     factors = [
         factor
         for factor in ((1, 100) if abs(cell.value) <= 1 else (1,))
-        if any(_is_rounded(each, cell.value * factor, _COARSE_MEAN) for each in numbers)
+        if any(_is_rounded(each, cell.value * factor, open_part * factor) for each in numbers)
     ]
     if not factors or cell.std is None or not deviations:
         return bool(factors)
     near = _NUMBER.search(deviations[0])
-    return near is not None and _is_rounded(near, cell.std * factors[0], _COARSE_DEVIATION)
+    deviation = cell.std * factors[0]
+    return near is not None and _is_rounded(near, deviation, _COARSE_DEVIATION * deviation)
 
 
 def _spell_power(found: re.Match[str]) -> str:
@@ -157,10 +161,13 @@ def _spell_power(found: re.Match[str]) -> str:
     return f"e{(found[1] or found[2]).replace('−', '-')}"
 
 
-def _is_rounded(found: re.Match[str], value: float, coarse: float) -> bool:
-    """Return whether a written number is a value, rounded to its digits but not to nothing."""
+def _is_rounded(found: re.Match[str], value: float, open_part: float) -> bool:
+    """Return whether a written number is a value, rounded to its digits but not to nothing.
+
+    Its last digit may leave `open_part` of the value open.
+    """
     written = float(found[0].replace("−", "-"))
     if math.isclose(written, value, rel_tol=1e-9):
         return True
     half = 0.5 * 10.0 ** (int(found[2] or 0) - len(found[1] or ""))
-    return half <= coarse * abs(value) and abs(written - value) <= half * (1 + 1e-9)
+    return half <= open_part and abs(written - value) <= half * (1 + 1e-9)
