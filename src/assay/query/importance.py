@@ -22,8 +22,8 @@ class Importance:
     """Influence of one key on a metric.
 
     `correlation` is Spearman's, from -1 to 1; None for a key that is no number. `forest` is the
-    share of the variance that a forest explains by this key, over all keys 1 at most; None where
-    there are too few runs.
+    share of the variance of runs that a forest did not see, by which this key predicts them; over
+    all keys 1 at most. None where there are too few runs.
     """
 
     key: str
@@ -66,8 +66,7 @@ def importances(
     explained = math.nan
     has_enough = len(target) >= 4 * LEAST_LEAF
     if has_enough and encoded and float(np.var(target)) > 0:
-        numbers = np.stack([each.numbers for each in encoded])
-        shares, explained = _forest(numbers, target, rng)
+        shares, explained = _forest(encoded, target, rng)
     found = []
     for column, share in zip(encoded, shares, strict=True):
         correlation = _none_for_nan(column.correlation) if column.is_numeric else None
@@ -78,22 +77,30 @@ def importances(
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Values of a key as numbers; `count` of them differ."""
+    """Values of a key, of which `count` differ: numbers, else `codes`, one for each text."""
 
     key: str
-    numbers: NDArray[np.float64]
-    is_numeric: bool
+    numbers: NDArray[np.float64] | None
+    codes: NDArray[np.int64]
     count: int
     correlation: float
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.numbers is not None
 
 
 def _column(key: str, values: Sequence[Any], target: NDArray[np.float64]) -> _Column | None:
     """Return a column; None for one with a single value."""
-    count = len({str(value) for value in values})
-    if count < 2:
+    texts = np.array([str(value) for value in values])
+    names, codes = np.unique(texts, return_inverse=True)
+    if len(names) < 2:
         return None
-    numbers, is_numeric = _encode(values, target)
-    return _Column(key, numbers, is_numeric, count, spearman(numbers, target))
+    numbers = None
+    if all(value is None or isinstance(value, int | float) for value in values):
+        numbers = _as_numbers(values)
+    places = _place_texts(codes, target, np.arange(len(target))) if numbers is None else numbers
+    return _Column(key, numbers, codes, len(names), spearman(places, target))
 
 
 def spearman(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
@@ -131,39 +138,52 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return ranks
 
 
-def _encode(values: Sequence[Any], target: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """Return a column as numbers, and whether it held numbers.
+def _as_numbers(values: Sequence[Any]) -> NDArray[np.float64]:
+    """Return numbers, in which what is none lies below all others."""
+    array = np.array([_number(value) for value in values], dtype=np.float64)
+    lowest = float(np.nanmin(array)) if np.isfinite(array).any() else 0.0
+    numbers: NDArray[np.float64] = np.nan_to_num(
+        array, nan=lowest - 1.0, posinf=1e300, neginf=-1e300
+    )
+    return numbers
 
-    Texts are ordered by the mean target of their runs.
+
+def _place_texts(
+    codes: NDArray[np.int64], target: NDArray[np.float64], known: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return texts as numbers: the mean target of the `known` runs with each text.
+
+    A text that none of these has lies at the mean of all of them.
     """
-    numbers = [_number(value) for value in values]
-    if all(value is None or isinstance(value, int | float) for value in values):
-        array = np.array(numbers)
-        lowest = float(np.nanmin(array)) if np.isfinite(array).any() else 0.0
-        return np.nan_to_num(array, nan=lowest - 1.0, posinf=1e300, neginf=-1e300), True
-    texts = np.array([str(value) for value in values])
-    names, inverse = np.unique(texts, return_inverse=True)
-    means = np.bincount(inverse, weights=target) / np.bincount(inverse)
-    order = np.empty(len(names))
-    order[np.argsort(means)] = np.arange(len(names))
-    return order[inverse], False
+    sums = np.bincount(codes[known], target[known], minlength=int(codes.max()) + 1)
+    counts = np.bincount(codes[known], minlength=len(sums))
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), target[known].mean())
+    placed: NDArray[np.float64] = means[codes]
+    return placed
 
 
 def _forest(
-    columns: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
+    encoded: Sequence[_Column], target: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     """Return each column's share of the variance explained by a random forest.
 
-    The second value is the forest's out-of-bag R2.
+    The second value is the forest's out-of-bag R2. Shares are of runs outside the bags, too: what a
+    column of many values fits inside counts nothing.
     """
     count = len(target)
-    gains = np.zeros(len(columns))
+    columns = np.zeros((len(encoded), count))
+    for place, each in enumerate(encoded):
+        columns[place] = each.codes if each.numbers is None else each.numbers
+    texts = [place for place, each in enumerate(encoded) if not each.is_numeric]
+    gains = np.zeros(len(encoded))
     sums = np.zeros(count)
     votes = np.zeros(count)
     tried = max(1, math.ceil(len(columns) / 2))
     for _ in range(TREES):
         bag = rng.integers(0, count, count)
         outside = np.setdiff1d(np.arange(count), bag)
+        for place in texts:  # by the bag alone: the runs outside must not know their own target
+            columns[place] = _place_texts(encoded[place].codes, target, bag)
         _grow(columns, target, bag, outside, DEPTH, tried, rng, gains, sums)
         votes[outside] += 1
     is_known = votes > 0
@@ -171,6 +191,7 @@ def _forest(
     left = float(((target[is_known] - guesses) ** 2).sum())
     whole = float(((target[is_known] - target[is_known].mean()) ** 2).sum())
     explained = max(0.0, 1.0 - left / whole) if whole else math.nan
+    gains = np.maximum(gains, 0.0)
     total = gains.sum()
     return (gains / total * explained if total else gains), explained
 
@@ -188,9 +209,9 @@ def _grow(
 ) -> None:
     """Split the runs of a node, or end it as a leaf.
 
-    `sums` gathers a tree's predictions for the runs outside its bag.
+    `sums` gathers a tree's predictions for the runs outside its bag, `gains` the fall of their
+    squared error by the splits of each column.
     """
-
     values = target[inside]
     split = None
     if depth and len(inside) >= 2 * LEAST_LEAF:
@@ -200,15 +221,16 @@ def _grow(
             if gain > best:
                 best = gain
                 split = (int(column), cut)
-        if split is not None:
-            gains[split[0]] += best
+    mean = values.mean()
     if split is None:
-        sums[outside] += values.mean()
+        sums[outside] += mean
         return
     column, cut = split
     for is_low in (True, False):
         inner = inside[(columns[column, inside] <= cut) == is_low]
         outer = outside[(columns[column, outside] <= cut) == is_low]
+        errors = (target[outer] - mean) ** 2 - (target[outer] - target[inner].mean()) ** 2
+        gains[column] += errors.sum()
         _grow(columns, target, inner, outer, depth - 1, tried, rng, gains, sums)
 
 
