@@ -134,6 +134,17 @@ def test_a_histogram_counts_what_is_no_number_apart() -> None:
     assert media.histogram_of([math.nan]).counts == [0]
 
 
+@pytest.mark.parametrize(
+    "values", [[-3.4e38] * 4, [1.0, 1.0000000000000002], [2.0**53, 2.0**53 + 2], [1e308, -1e308]]
+)
+def test_a_histogram_of_a_range_that_has_no_bins_has_one(values: list[float]) -> None:
+    found = media.histogram_of(torch.tensor(values, dtype=torch.float64).numpy())
+
+    assert (found.edges, found.counts) == ([min(values), max(values)], [len(values)])
+    with pytest.raises(InputError, match="at least one bin, not 0"):
+        media.histogram_of(values, bins=0)
+
+
 def test_tensors_logged_for_later_come_in_order_with_the_values_they_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,14 +95,21 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
     finite = flat[np.isfinite(flat)]
     if not finite.size:
         return Histogram([0.0, 0.0], [0], 0.0, 0.0, int(flat.size))
-    counts, edges = np.histogram(finite, bins=bins)
-    return Histogram(
-        edges.tolist(),
-        counts.tolist(),
-        float(finite.sum()),
-        float((finite**2).sum()),
-        int(flat.size - finite.size),
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond the largest float sums are inf
+        try:
+            counts, edges = np.histogram(finite, bins=bins)
+        except ValueError:
+            if bins < 1:
+                raise InputError(f"A histogram has at least one bin, not {bins}.") from None
+            # All between two neighbouring floats, or wider apart than the largest float.
+            counts, edges = np.array([finite.size]), np.array([finite.min(), finite.max()])
+        return Histogram(
+            edges.tolist(),
+            counts.tolist(),
+            float(finite.sum()),
+            float((finite**2).sum()),
+            int(flat.size - finite.size),
+        )
 
 
 def rgb_of(image: Any, *, stretch: bool = False) -> NDArray[np.uint8]:
