@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,28 @@ def test_metrics_keep_every_number_step_and_time(runs: list[ForeignRun]) -> None
     assert list(loss.steps) == [-2, -1, 0, 1, 2, 3]
     np.testing.assert_array_equal(loss.columns[0], NUMBERS)
     assert loss.times_ns[5] == 1_760_000_005 * 10**9
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two\nlines",
+        "a\xa0space that breaks nowhere",
+        "folded by YAML at\nits eightieth character \\ and more, é, \U0001f600\n" * 3,
+        "C:\\runs\\ with spaces " * 8,
+    ],
+)
+@pytest.mark.parametrize("allow_unicode", [True, False])
+def test_the_name_of_a_run_is_the_text_that_yaml_wrote(
+    name: str, allow_unicode: bool, tmp_path: Path
+) -> None:
+    meta = tmp_path / "1" / "run" / "meta.yaml"
+    meta.parent.mkdir(parents=True)
+    about = {"run_id": "a" * 32, "run_name": name, "status": 3}
+    meta.write_text(yaml.safe_dump(about, allow_unicode=allow_unicode), encoding="utf-8")
+
+    (source,) = find(tmp_path)
+    assert source.read().tag == name
 
 
 def test_the_data_that_went_in_and_the_models_that_came_out_are_brought_along(

@@ -185,13 +185,13 @@ def _flat_yaml(path: Path, root: Path) -> dict[str, str]:
             and (folded[-1] == (above, "") or folded[-1][0].startswith(f"{above}."))
         ):
             folded.append((f"{above}.{_unquote(inner[1])}", inner[2] or ""))
-        elif folded and line.strip():
+        elif folded and line.strip(" "):
             key, value = folded[-1]
-            joined = (
-                value[:-1] + line.lstrip().removeprefix("\\")
-                if value.endswith("\\")
-                else f"{value} {line.strip()}"
-            )
+            if value[:1] == '"' and value.endswith("\\"):
+                joined = value[:-1] + line.lstrip(" ")  # a space at its begin is escaped
+            else:
+                space = "" if value.endswith("\n") else " "
+                joined = f"{value}{space}{line.strip(' ')}"
             folded[-1] = key, joined
         elif folded:  # an empty line inside of a folded text is a line's end
             folded[-1] = folded[-1][0], folded[-1][1] + "\n"
@@ -208,6 +208,10 @@ _ESCAPES = {
     "e": "\x1b",
     "f": "\f",
     "v": "\v",
+    "N": "\x85",
+    "_": "\xa0",
+    "L": "\u2028",
+    "P": "\u2029",
 }
 _ESCAPED = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
