@@ -482,6 +482,27 @@ def test_accuracy_counts_no_target_as_an_error_that_only_the_criterion_ignores()
         other.value()
 
 
+@pytest.mark.parametrize("metric", [Accuracy(), F1(), Confusion()])
+def test_a_target_of_bytes_is_a_class_though_it_is_what_is_ignored_modulo_256(metric: Any) -> None:
+    pred = torch.eye(200)[[156, 156, 0]]
+
+    metric.update({"pred": pred, "target": torch.tensor([156, 3, 0], dtype=torch.uint8)})
+
+    counts = metric.confusion.matrix() if isinstance(metric, F1) else None
+    counts = metric.matrix() if isinstance(metric, Confusion) else counts
+    found = float(metric.value()) if counts is None else float(counts.trace() / counts.sum())
+    assert found == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("metric", [Accuracy(ignore_index=-1), F1(ignore_index=-1), Confusion()])
+def test_a_fraction_is_no_class(metric: Any) -> None:
+    metric.update({"pred": torch.eye(2), "target": torch.tensor([0.0, 1.0])})
+    metric.update({"pred": torch.eye(2), "target": torch.tensor([0.7, 1.0])})
+
+    with pytest.raises(InputError, match=r"1 targets.* are not among the classes 0 to 1"):
+        metric.value()
+
+
 def test_a_class_that_does_not_exist_is_told_when_the_value_is_asked_for() -> None:
     metric = F1()
 

@@ -44,6 +44,8 @@ def noted(compute: Callable[[], Tensor]) -> tuple[Tensor, Any]:
         (lambda: F.cross_entropy(X, Y), 3),
         (lambda: F.cross_entropy(X, Y, ONE * 2), 6),
         (lambda: F.nll_loss(X, Y.clamp(min=0), ignore_index=0), 2),
+        (lambda: F.cross_entropy(X, Y.clamp(min=0).byte(), ONE * 2), 8),
+        (lambda: F.cross_entropy(torch.eye(200)[:2], torch.tensor([156, 1]).byte()), 2),
         (lambda: nn.MSELoss()(X, X + 1), 12),
         (lambda: F.l1_loss(X[MASK], X[MASK] + 1), 8),
         (lambda: 2 * F.cross_entropy(X, Y) / 3, 3),

@@ -43,6 +43,7 @@ class Accuracy:
     def update(self, output: Any) -> None:
         pred, target = take_parts(output, "pred", "target", by="Accuracy")
         classes = _classes_of(pred, target, by="Accuracy", top=self.top)
+        target = _as_indices(target)
         if classes is None:
             hits = pred == target
         elif self.top == 1:
@@ -109,12 +110,12 @@ class Confusion:
         classes = self.classes or 0
         pairs = classes * classes
         scores, pred = pred, (pred if found is None else pred.argmax(dim=1)).long()
-        true = target.long()
+        true = _as_indices(target)
         inside = (true >= 0) & (true < classes) & (pred >= 0) & (pred < classes)
         where = torch.where(inside, true * classes + pred, pairs + 2)
         if found is not None:
             where = torch.where(scores.isnan().any(dim=1), pairs + 1, where)
-        where = torch.where(target == self.ignore_index, pairs, where).flatten()
+        where = torch.where(true == self.ignore_index, pairs, where).flatten()
         if self._counts is None:
             self._counts = torch.zeros(pairs + 3, dtype=torch.int64, device=where.device)
         self._counts.index_add_(0, where, torch.ones_like(where))
@@ -260,6 +261,17 @@ class F1(Score):
     """The harmonic mean of precision and recall."""
 
     wrong = (0.5, 0.5)
+
+
+def _as_indices(target: Tensor) -> Tensor:
+    """Return targets as int64, with the least number for a fraction: it is no class.
+
+    An `ignore_index` of -100 would be class 156 in uint8.
+    """
+    indices = target.long()
+    if not target.is_floating_point():
+        return indices
+    return torch.where(indices == target, indices, torch.iinfo(torch.int64).min)
 
 
 def _outside(what: str, classes: int | None, ignore_index: int) -> InputError:

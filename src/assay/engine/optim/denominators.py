@@ -41,13 +41,14 @@ def _sequences(given: Mapping[str, Any]) -> int:
 
 def _classes(given: Mapping[str, Any]) -> Callable[[], Tensor] | int:
     """Return what cross entropy divides by: the weights of the targets that are not ignored."""
-    target: Tensor = given["target"]
-    if target.is_floating_point():  # probabilities: each sample counts as one, whatever the weights
-        return target.numel() // target.shape[min(1, target.dim() - 1)]
+    given_target: Tensor = given["target"]
+    if given_target.is_floating_point():  # probabilities: each sample counts as one
+        return given_target.numel() // given_target.shape[min(1, given_target.dim() - 1)]
     weight: Tensor | None = given["weight"]
     ignored = -100 if given["ignore_index"] is None else given["ignore_index"]
 
     def count() -> Tensor:
+        target = given_target.long()  # in uint8, -100 would be 156, and an index a mask
         counted = target != ignored
         if weight is None:
             return counted.sum()
