@@ -188,13 +188,14 @@ def _evaluate(
     from assay.build import entered
     from assay.engine import evaluate
     from assay.engine.callbacks.evaluate import tell_unmeasured
+    from assay.engine.loop.engine_state import eval_modes
     from assay.engine.numerics.precision import deterministic
 
     recorder = evaluation["recorder"]
     step = evaluation["step"]
     value: dict[str, float] = {}
     on = scope.sections.train.deterministic
-    with entered(scope.plugins), deterministic(process.model, enabled=on):
+    with entered(scope.plugins), deterministic(process.model, enabled=on), eval_modes(process):
         fire = _evaluation_events(scope, step)
         for split, loader in loaders.items():
             fire(Event.EVAL_BEGIN)

@@ -178,7 +178,7 @@ def test_the_model_learns_nothing_while_it_is_evaluated() -> None:
     evaluate(process, loader(10, 4), split="valid")
 
     assert same_bits(process.model.state_dict(), before)
-    assert not process.model.training
+    assert process.model.training
     assert all(parameter.grad is None for parameter in process.model.parameters())
 
 

@@ -198,7 +198,8 @@ def test_evaluation_calls_eval_then_a_validation_step_for_each_batch() -> None:
 
     results, samples = evaluate(process, loader(6, 4), split="valid")
 
-    assert process.told == ["train False", *(["validation_step", "forward_step"] * 2)]
+    steps = ["validation_step", "forward_step"] * 2
+    assert process.told == ["train False", *steps, "train True"]
     assert (results, samples) == ({}, 6)  # a tuple has no `loss` by name, and there are no metrics
 
 
@@ -558,7 +559,7 @@ def test_a_parameter_that_gets_gradients_and_is_in_no_optimizer_is_told_once(fau
 
 
 class Centre(nn.Module):
-    """Criterion that learns the mean of what it is trained on, with a part that is frozen."""
+    """Module that learns the mean of what it sees in training mode, with a part that is frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -571,20 +572,56 @@ class Centre(nn.Module):
         return (self.frozen(pred) - target).square().mean()
 
 
-def test_a_criterion_learns_nothing_from_what_is_evaluated_and_keeps_its_modes() -> None:
-    process = supervised()
-    process.criterion = criterion = Centre()
+class Taught(Supervised):
+    """Process with a teacher beside its model, not put into eval mode."""
+
+    def __init__(self, centre: Centre) -> None:
+        model = net()
+        super().__init__(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+        self.teachers = [centre]
+
+    def forward_step(self, batch: Any) -> Any:
+        loss, output = super().forward_step(batch)
+        self.teachers[0](batch[1], batch[1])
+        return loss, output
+
+
+@pytest.mark.parametrize("place", ["criterion", "teacher"])
+def test_no_module_of_a_process_learns_from_what_is_evaluated_and_each_keeps_its_mode(
+    place: str,
+) -> None:
+    centre = Centre()
+    process = supervised() if place == "criterion" else Taught(centre)
+    if place == "criterion":
+        process.criterion = centre
 
     means, seen = [], []
-    runs = engine(process)
-    runs.on("step_end")(lambda: means.append(float(criterion.mean)))
-    for _ in range(2):
-        before = float(criterion.mean)
-        evaluate(process, loader(split="valid"), split="valid")
-        seen.append((criterion.training, criterion.frozen.training))
-        assert float(criterion.mean) == before
+    runs = engine(process, handlers=Evaluate({"valid": loader(split="valid")}).handlers())
+    runs.on("step_end")(lambda: means.append(float(centre.mean)))
+    runs.on("eval_begin")(lambda: seen.append((centre.training, float(centre.mean))))
+    runs.on("eval_end")(lambda: seen.append((centre.training, float(centre.mean))))
+    evaluate(process, loader(split="valid"), split="valid")
+    assert float(centre.mean) == 0 and centre.training
     runs.run()
 
-    assert seen == [(False, False)] * 2
-    assert (criterion.training, criterion.frozen.training) == (True, False)
+    assert seen == [(False, mean) for mean in (means[2], means[2], means[5], means[5])]
+    assert (centre.training, centre.frozen.training) == (True, False)
     assert len(set(means)) == 6
+
+
+def test_the_eval_of_a_process_has_the_last_word_on_modes() -> None:
+    class WithDropout(Supervised):
+        def eval(self) -> None:
+            super().eval()
+            self.dropout.train()
+
+    model = hard_net()
+    process = WithDropout(model, nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1))
+    process.dropout = nn.Dropout()
+    modes = []
+    runs = engine(process, handlers=Evaluate({"valid": loader(split="valid")}).handlers())
+    runs.on("eval_step_end")(lambda: modes.append((model.training, process.dropout.training)))
+
+    runs.run()
+
+    assert set(modes) == {(False, True)}

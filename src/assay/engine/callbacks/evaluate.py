@@ -25,7 +25,7 @@ from assay.engine.data.loader import Loader
 from assay.engine.data.source import Window, settle_seed
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
-from assay.engine.loop.engine_state import find_modules
+from assay.engine.loop.engine_state import eval_modes
 from assay.engine.loop.process import Process
 from assay.engine.metrics.means import LoggedMeans, Mean
 from assay.engine.metrics.metric import Metric, as_metric
@@ -106,7 +106,7 @@ class Evaluate:
         epoch. An iterator is left out: the batch would be lost. Nothing is recorded, and no event
         is fired.
         """
-        with _modes_kept(engine.process):
+        with eval_modes(engine.process):
             for split, batches in self.splits.items():
                 if isinstance(batches, Iterator):
                     continue
@@ -139,7 +139,7 @@ class Evaluate:
         if not due:
             return
         begun = perf_counter()
-        with _modes_kept(engine.process):
+        with eval_modes(engine.process):
             for split, batches in due.items():
                 batches, _ = settle_seed(batches, engine.seed)
                 self.splits[split] = batches
@@ -256,19 +256,6 @@ def part_of(batches: Iterable[Any], limit: int | None) -> str:
     return f"{limit} of {length} batches" if limit < length else ""
 
 
-@contextmanager
-def _modes_kept(process: Process) -> Iterator[None]:
-    """Afterwards training goes on, with every module in the mode in which it was."""
-    roots = find_modules(process).values()
-    modes = [(module, module.training) for root in roots for module in root.modules()]
-    try:
-        yield
-    finally:
-        process.train()
-        for module, mode in modes:
-            module.training = mode
-
-
 def evaluate(
     process: Process,
     batches: Iterable[Any],
@@ -289,16 +276,14 @@ def evaluate(
 ) -> tuple[dict[str, float], int]:
     """Return the metrics of one split by name (`valid/loss`), and its number of samples.
 
-    The process is left in eval mode.
-
     Outputs go through `pipes`, then to the metrics of the process and to `metrics`. `infer`: there
     is no loss and nothing is measured; the pipes alone get the outputs of `inference_step`. `step`
     is that of the weights. In a `rehearsal` the metrics are updated, but not asked for their
     values: some need more than a batch.
 
-    The global random generators come back as they were; inside, each batch has its own key. On
-    several `ranks`, `batches` are the share of this one; what comes back is of all. Through a
-    `pipeline` outputs come to its last stage.
+    Modules are in eval mode, and come back in their own. The global random generators come back as
+    they were; inside, each batch has its own key. On several `ranks`, `batches` are the share of
+    this one; what comes back is of all. Through a `pipeline` outputs come to its last stage.
     """
     device = torch.device(device)
     ranks = DataParallelGroup() if ranks is None else ranks
@@ -321,8 +306,7 @@ def evaluate(
         before=before,
         after=after,
     )
-    process.eval()
-    with restore_generators(), _logging_to(logged, process):
+    with eval_modes(process), restore_generators(), _logging_to(logged, process):
         pipes.begin(evaluation)
         if ranks.is_distributed:
             check_mergeable(pipes.pipes, used, is_staged=ranks.is_staged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -318,6 +319,26 @@ def find_modules(process: object) -> dict[str, nn.Module]:
     whole = {name: getattr(process, name, None) for name in ("model", "criterion")}
     found = {name: each for name, each in whole.items() if isinstance(each, nn.Module)}
     return found | own_modules(process)
+
+
+@contextmanager
+def eval_modes(process: Any) -> Iterator[None]:
+    """Inside, all modules of a process are in eval mode: none learns from what is evaluated.
+
+    The `eval` of the process has the last word. Afterwards each module is in its mode of before.
+    """
+    roots = find_modules(process).values()
+    modes = [(module, module.training) for root in roots for module in root.modules()]
+    try:
+        for root in roots:
+            root.eval()
+        process.eval()
+        yield
+    finally:
+        if any(is_training for _, is_training in modes):  # not within another evaluation
+            process.train()
+        for module, is_training in modes:
+            module.training = is_training
 
 
 def _modules_in(attributes: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:

@@ -62,8 +62,6 @@ class Process(ABC):
     once that was said."""
     logged: LoggedMeans | None = None
     """Receiver of `log`: the means of the training step, or of the split being evaluated."""
-    _modes: Sequence[tuple[nn.Module, bool]] = ()
-    """Modules of the criterion in eval mode, and whether each was in training mode before."""
 
     @abstractmethod
     def forward_step(self, batch: Any) -> tuple[Losses, Any]:
@@ -119,19 +117,11 @@ class Process(ABC):
             ) from None
 
     def train(self, mode: bool = True) -> None:
-        """Put the model into a mode, and the modules of the criterion into those before `eval`."""
         self.model.train(mode)
-        for module, is_training in self._modes:
-            module.training = is_training
-        self._modes = ()
 
     def eval(self) -> None:
-        """Put model and criterion into eval mode: neither learns from what is evaluated."""
+        """Called in an evaluation once all modules of the process are in eval mode."""
         self.train(False)
-        criterion = getattr(self, "criterion", None)
-        if isinstance(criterion, nn.Module):
-            self._modes = [(module, module.training) for module in criterion.modules()]
-            criterion.eval()
 
     def _call_batch_hook(self, batch: Any) -> Any:
         assert self.batch_hook is not None

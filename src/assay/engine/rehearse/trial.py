@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from assay.core.errors import AssayError
 from assay.engine.data.batches import size_of
 from assay.engine.data.shapes import shape_of
+from assay.engine.loop.engine_state import eval_modes
 from assay.engine.metrics.metric import Metric
 from assay.engine.metrics.outputs import Evaluation, Pipes
 from assay.engine.numerics import private_torch
@@ -160,8 +161,7 @@ class Trial:
     ) -> PeakMemory:
         """Make one evaluation step, through `pipes` to `metrics`; return its memory."""
         process, ledger = self.process, self.observer.ledger
-        process.eval()
-        with self._open(), self.stack.watch():
+        with eval_modes(process), self._open(), self.stack.watch():
             self.output = None
             ledger.begin()
             ledger.where = "evaluation"
