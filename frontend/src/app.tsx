@@ -6,6 +6,7 @@ import { columnsQuery, runQuery, siteQuery } from "./api/queries";
 import { askForCurves, lookOf } from "./chart/sheets";
 import { Failure } from "./parts/failure";
 import { Frame, NotFound } from "./parts/frame";
+import { follow } from "./state/changes";
 import {
   axisOf,
   compareSearch,
@@ -46,7 +47,13 @@ async function askForRun(id: string, search: RunSearch): Promise<void> {
 
 const rootRoute = createRootRoute({
   validateSearch: projectSearch,
-  beforeLoad: ({ search }) => askAhead(queries.query(siteQuery(search.project ?? ""))),
+  beforeLoad: ({ search }) => {
+    const project = search.project ?? "";
+    // The stream first: of what is asked for once it is open no change can be missed.
+    const live = follow(queries, project);
+    askAhead(queries.query(siteQuery(project)));
+    return { live };
+  },
   component: Frame,
   notFoundComponent: NotFound,
   errorComponent: ({ error }) => <Failure error={error} />,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import os
 import shutil
@@ -21,7 +22,7 @@ import pytest
 import uvicorn
 
 from assay.core.facts import Ended
-from assay.query.catalog import Asked
+from assay.query.catalog import Asked, Page
 from assay.query.job_queue import QueueChanges
 from assay.query.run import RunView
 from assay.record import edits
@@ -32,6 +33,7 @@ from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web import site
 from assay.web.live import IDLE_S, Watch, Watches, _Looked
+from assay.web.routes import runs as run_routes
 from assay.web.serving import _Server, listen
 from assay.web.site import Home
 from run_folders import SECOND, hold_lease, id_of, make_project, make_run, tell_now
@@ -458,6 +460,69 @@ def test_a_page_hears_of_runs_that_another_request_has_read(tmp_path: Path) -> N
 
     assert watch._event(looked)["version"] == home.catalog.version
     assert "version" not in watch._event(looked)
+    home.catalog.close()
+
+
+def test_a_stream_begins_with_the_version_that_answers_are_compared_with(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    with (
+        serving(project.root) as server,
+        closing(socket.create_connection(("127.0.0.1", server.port))) as page,
+    ):
+        answers = [server.get("/api/columns"), server.get("/api/runs")]
+        head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {server.cookie}\r\n\r\n"
+        page.sendall(head.encode())
+        said = b""
+        while b"\ndata: " not in said or not said.endswith(b"\n"):
+            said += page.recv(4096)
+    first = json.loads(said.split(b"\ndata: ", 1)[1].splitlines()[0])
+    assert first == {"opened": True, "version": answers[0]["version"]}
+    assert answers[0]["version"] == answers[1]["version"] == 1
+
+
+def test_rows_that_are_read_while_a_run_comes_are_of_the_version_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    home = Home.of(project)
+    home.catalog.synchronize()
+    read = home.catalog.page
+
+    def read_and_meanwhile(asked: Asked) -> Page:
+        page = read(asked)
+        make_run(project)
+        home.catalog.synchronize()
+        return page
+
+    monkeypatch.setattr(home.catalog, "page", read_and_meanwhile)
+    answer = json.loads(bytes(run_routes.runs(home, Asked()).body))
+
+    assert (answer["total"], answer["version"]) == (1, 1)
+    assert home.catalog.version == 2
+    home.catalog.close()
+
+
+def test_the_folders_that_the_first_page_waited_for_are_not_looked_at_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    home = Home.of(project)
+    home.ready()
+    while home.is_reading:
+        time.sleep(0.01)
+    looks = list[str]()
+    monkeypatch.setattr(home.catalog, "synchronize", lambda *_: looks.append("") or Synchronized())
+    watch, looked = Watch(home), _Looked()
+
+    watch._event(looked)
+    assert looks == []
+
+    make_run(project)
+    watch._event(looked)
+    assert looks == [""]
     home.catalog.close()
 
 

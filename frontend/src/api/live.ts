@@ -2,8 +2,9 @@
 import { root } from "./client";
 
 export interface LiveEvent {
-  /** The stream was just opened: what happened before is not known. */
+  /** The first event of a stream: what happened before is known by `version` alone. */
   opened?: boolean;
+  /** The version of the list of runs; -1: the stream was away, and nothing is known for sure. */
   version?: number;
   /** How many log calls of each open run there are by now. */
   rows?: Record<string, number>;
@@ -36,7 +37,8 @@ export class Live {
   private source: EventSource | null = null;
   private readonly listeners = new Set<Listener>();
   private readonly watchers = new Set<() => void>();
-  private readonly project: string;
+  private wasLost = false;
+  readonly project: string;
 
   constructor(project: string) {
     this.project = project;
@@ -79,12 +81,10 @@ export class Live {
     const query = this.project ? `?project=${encodeURIComponent(this.project)}` : "";
     this.source = new EventSource(new URL(`api/live${query}`, root));
     this.source.onopen = () => {
-      const isBack = this.connection === "lost";
       this.become("open");
-      // What happened while nobody listened is not known: everything is looked at again.
-      this.tell(isBack ? { version: -1 } : { opened: true });
     };
     this.source.onerror = () => {
+      this.wasLost = true;
       this.become("lost");
       // A stream that was refused is not tried again by the browser.
       if (this.source?.readyState === EventSource.CLOSED) {
@@ -94,7 +94,13 @@ export class Live {
         }, 2000);
       }
     };
-    this.source.onmessage = (message: MessageEvent<string>) => this.tell(JSON.parse(message.data) as LiveEvent);
+    this.source.onmessage = (message: MessageEvent<string>) => {
+      const event = JSON.parse(message.data) as LiveEvent;
+      // What happened while nobody listened is not known: everything is looked at again.
+      const isBack = event.opened && this.wasLost;
+      if (isBack) this.wasLost = false;
+      this.tell(isBack ? { version: -1 } : event);
+    };
   }
 
   private close(): void {

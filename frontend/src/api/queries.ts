@@ -27,25 +27,32 @@ export function runQuery(project: string, id: string) {
   });
 }
 
-const planned = new WeakMap<Query, Promise<void>>();
+type IsOld = (query: Query) => boolean;
+
+const planned = new WeakMap<Query, { reasons: IsOld[]; plan: Promise<void> }>();
 
 /** Fetch again what has changed: all answers of which `isOld` is true. */
-export async function fetchAgain(client: QueryClient, isOld: (query: Query) => boolean): Promise<void> {
-  await Promise.all(client.getQueryCache().findAll({ predicate: isOld }).map((query) => again(client, query)));
+export async function fetchAgain(client: QueryClient, isOld: IsOld): Promise<void> {
+  await Promise.all(client.getQueryCache().findAll({ predicate: isOld }).map((query) => again(client, query, isOld)));
 }
 
-/** Fetch one answer again, behind that which is on its way: it may be older than the change. */
-function again(client: QueryClient, query: Query): Promise<void> {
+/** Fetch one answer again, unless that which is on its way turns out to be newer than the change. */
+function again(client: QueryClient, query: Query, isOld: IsOld): Promise<void> {
   const before = planned.get(query);
-  if (before) return before;
+  if (before) {
+    before.reasons.push(isOld);
+    return before.plan;
+  }
+  const reasons = [isOld];
   const underWay = query.state.fetchStatus === "fetching" ? query.promise : undefined;
   const plan = Promise.resolve(underWay)
     .catch(() => undefined)
     .then(() => {
       // What changes from here on is not in the answer that is asked for now.
       planned.delete(query);
+      if (!reasons.some((isStillOld) => isStillOld(query))) return;
       return client.invalidateQueries({ predicate: (each) => each === query });
     });
-  planned.set(query, plan);
+  planned.set(query, { reasons, plan });
   return plan;
 }

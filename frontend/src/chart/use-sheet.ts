@@ -6,15 +6,17 @@ import { keyOf, lookOf, sheetOf, type Sheet } from "./sheets";
 
 /** Return the sheet of a look. What changes meanwhile on the server comes to it by itself. */
 export function useSheet(axis: Axis, zoom: Zoom | null, means: boolean): Sheet {
-  const { project } = useShared();
+  const { project, live } = useShared();
   const look = lookOf(project, axis, zoom, means);
   const key = keyOf(look);
   // eslint-disable-next-line react-hooks/exhaustive-deps -- the key says all of the look
   const sheet = useMemo(() => sheetOf(look), [key]);
   useEffect(() => {
     sheet.open();
+    // Of what was asked for ahead a change may have come by now.
+    if (live.connection === "open") sheet.streamOpened();
     return () => sheet.close();
-  }, [sheet]);
+  }, [sheet, live]);
   useLive((event) => {
     if (event.opened) sheet.streamOpened();
     if (event.rows) sheet.grown(Object.keys(event.rows));

@@ -1,11 +1,10 @@
 /** What stands around every page: the head with the project, and the session that everything needs. */
 import { useQuery } from "@tanstack/react-query";
-import { Link, Outlet, useNavigate, useSearch } from "@tanstack/react-router";
+import { Link, Outlet, useNavigate, useRouteContext, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, type ReactNode } from "react";
 import { api, data, rememberFacts } from "../api/client";
 import { siteQuery } from "../api/queries";
 import { SharedProvider, useConnection, useMedia, useShared } from "../state/site";
-import { Changes } from "../state/changes";
 import { applyTheme, useKept, type Theme } from "../state/local";
 import { age } from "../state/format";
 import { IconButton } from "./button";
@@ -20,18 +19,18 @@ import styles from "./frame.module.css";
 export function Frame() {
   const search: { project?: string } = useSearch({ strict: false });
   const project = search.project ?? "";
+  const { live } = useRouteContext({ from: "__root__" });
   const facts = useQuery(siteQuery(project));
   const found = facts.data;
   if (found) rememberFacts(found);
   if (facts.error) return <Failure error={facts.error} />;
   if (!found) return null;
   return (
-    <SharedProvider facts={found} project={project}>
+    <SharedProvider facts={found} project={project} live={live}>
       <a className={styles.skip} href="#main">
         Skip to content
       </a>
       <Outlet />
-      <Changes />
       <Shortcuts />
       <Palette />
       <Toasts />

@@ -16,8 +16,8 @@ vi.hoisted(() => {
 /** Answer by hand what is asked with a key, as long as somebody looks at it. */
 function looked(queryKey: readonly unknown[]) {
   const client = new QueryClient({ defaultOptions: { queries: { staleTime: 30_000 } } });
-  const held: ((answer: string) => void)[] = [];
-  const observer = new QueryObserver(client, { queryKey, queryFn: () => new Promise<string>((resolve) => held.push(resolve)) });
+  const held: ((answer: unknown) => void)[] = [];
+  const observer = new QueryObserver(client, { queryKey, queryFn: () => new Promise<unknown>((resolve) => held.push(resolve)) });
   observer.subscribe(() => undefined);
   return { client, held, shown: () => observer.getCurrentResult().data };
 }
@@ -43,6 +43,29 @@ describe("an answer that is on its way when something changes", () => {
     expect(held).toHaveLength(2);
   });
 
+  it("is not asked for again where it turns out to be of the version that the stream begins with", async () => {
+    const { client, held } = looked(["columns", ""]);
+    const done = apply(client, { opened: true, version: 7 }, "");
+
+    held[0]!({ version: 7 });
+    await done;
+
+    expect(held).toHaveLength(1);
+  });
+
+  it("is asked for again for what came meanwhile, though it is no older than the stream", async () => {
+    const { client, held } = looked(["columns", ""]);
+    const done = apply(client, { opened: true, version: 7 }, "");
+    void apply(client, { version: 8, changed: ["abcdefgh"] }, "");
+
+    held[0]!({ version: 7 });
+    await vi.waitFor(() => expect(held).toHaveLength(2));
+    held[1]!({ version: 8 });
+    await done;
+
+    expect(held).toHaveLength(2);
+  });
+
   it("is shown though changes come faster than answers", async () => {
     const { client, held, shown } = looked(["run", "", "abcdefgh"]);
     for (let i = 0; i < 3; i++) {
@@ -65,8 +88,18 @@ describe("what an event makes old", () => {
 
   it("is all that is known when the stream opens or comes back, but what never changes", () => {
     expect(isOutdated(["views", ""], [], { opened: true }, "")).toBe(true);
+    expect(isOutdated(["views", ""], [], { opened: true, version: 7 }, "")).toBe(true);
     expect(isOutdated(["views", ""], [], { version: -1 }, "")).toBe(true);
     expect(isOutdated(["site", ""], {}, { opened: true }, "")).toBe(false);
+  });
+
+  it("is no answer of the version that the stream begins with", () => {
+    for (const kind of ["columns", "live-count"]) {
+      expect(isOutdated([kind, ""], { version: 7 }, { opened: true, version: 7 }, "")).toBe(false);
+      expect(isOutdated([kind, ""], { version: 6 }, { opened: true, version: 7 }, "")).toBe(true);
+    }
+    expect(isOutdated(["live-count", ""], { version: 7 }, { version: 7 }, "")).toBe(false);
+    expect(isOutdated(["live-count", ""], { version: 7 }, { version: 8 }, "")).toBe(true);
   });
 
   it("is the list of metrics when a run logs its first", () => {

@@ -1,6 +1,6 @@
 /** What everything on the page shares: the project, the stream of changes, dark or light. */
 import { createContext, useContext, useEffect, useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
-import { Live, type Connection, type LiveEvent } from "../api/live";
+import type { Live, Connection, LiveEvent } from "../api/live";
 import type { SiteFacts } from "../api/client";
 import { useKept, type Theme } from "./local";
 
@@ -14,8 +14,14 @@ interface Shared {
 
 const SharedContext = createContext<Shared | null>(null);
 
-export function SharedProvider({ facts, project, children }: { facts: SiteFacts; project: string; children: ReactNode }) {
-  const live = useMemo(() => new Live(project), [project]);
+interface Provided {
+  facts: SiteFacts;
+  project: string;
+  live: Live;
+  children: ReactNode;
+}
+
+export function SharedProvider({ facts, project, live, children }: Provided) {
   const isDark = useIsDark();
   const value = useMemo(() => ({ facts, project, live, isDark }), [facts, project, live, isDark]);
   return <SharedContext value={value}>{children}</SharedContext>;

@@ -154,7 +154,7 @@ def calls(root: Table) -> Iterator[tuple[KeyPath, Table]]:
         if (
             isinstance(node, Table)
             and "type" in node.items
-            and not _is_standard(path)
+            and not schema.is_standard_table(path)
             and path[0] not in _NOT_BUILT
         ):
             yield path, node
@@ -461,13 +461,6 @@ def _is_called_later(path: KeyPath, table: Table, target: Any) -> bool:
     """Return True for a function without arguments at a place that calls what it gets."""
     has_arguments = any(key not in RESERVED for key in table.items) or bool(table.args)
     return path[-1] in _CALLED_LATER and inspect.isfunction(target) and not has_arguments
-
-
-def _is_standard(path: KeyPath) -> bool:
-    """Return True for a table that assay reads itself: a `type` in it is no target."""
-    key = schema.find(path)
-    is_split = len(path) == 2 and path[0] == "data"
-    return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
 def _names_taken(table: Table, signature: Signature) -> set[str]:

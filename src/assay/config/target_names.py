@@ -46,7 +46,11 @@ def target_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of every `type` of a config, in the order of the file."""
     for path, node in walk(root):
-        if not isinstance(node, Table) or "type" not in node.items or _is_data(path):
+        if (
+            not isinstance(node, Table)
+            or "type" not in node.items
+            or schema.is_standard_table(path)
+        ):
             continue
         leaf = node.items["type"]
         here = (*path, "type")
@@ -61,13 +65,6 @@ def target_problems(
         args = node.items.get("args")
         if args is not None and not isinstance(args, List):
             yield wrong_type(args, (*path, "args"), "a list of positional arguments")
-
-
-def _is_data(path: KeyPath) -> bool:
-    """Return whether the table at `path` is a standard one, in which `type` is an unknown key."""
-    key = schema.find(path)
-    is_split = len(path) == 2 and path[0] == "data"
-    return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
 def _target(

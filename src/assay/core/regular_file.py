@@ -48,6 +48,22 @@ class FileTooLargeError(OSError):
         super().__init__(errno.EFBIG, what, os.fspath(path))
 
 
+def file_size(path: Place) -> int:
+    """Return the size in bytes, 0 when nothing is there."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def mtime_ns_of(path: Place) -> int:
+    """Return the time of change in ns, 0 when nothing is there."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
 def open_regular(
     path: Place,
     flags: int = os.O_RDONLY,

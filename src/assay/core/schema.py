@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,6 +63,13 @@ def is_evaluated(split: str) -> bool:
 def section(name: str) -> Key | None:
     """Return the standard section `name`."""
     return next((key for key in SECTIONS if key.name == name), None)
+
+
+def is_standard_table(path: Sequence[str | int]) -> bool:
+    """Return True for a table that assay reads itself: a `type` in it is no target."""
+    key = find(path)
+    is_split = len(path) == 2 and path[0] == "data"
+    return not path or is_split or (key is not None and key.kind in ("table", "tables"))
 
 
 def find(path: Iterable[str | int]) -> Key | None:

@@ -83,12 +83,12 @@ def elide(text: str, limit: int) -> str:
         return text
     if limit < 2:
         return "…"[:limit]
-    tail = _fitting(text[::-1], (limit - 1) // 2)[::-1]
-    head = _fitting(text, limit - 1 - cell_count(tail))
+    tail = fit_columns(text[::-1], (limit - 1) // 2)[::-1]
+    head = fit_columns(text, limit - 1 - cell_count(tail))
     return f"{head}…{tail}"
 
 
-def _fitting(text: str, limit: int) -> str:
+def fit_columns(text: str, limit: int) -> str:
     """Return the longest beginning of `text` that takes at most `limit` columns."""
     if text.isascii():
         return text[:limit]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assay.core.errors import AssayError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobState
-from assay.core.regular_file import read_part
+from assay.core.regular_file import file_size, read_part
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store.device_leases import DeviceLease, QueueDevice
@@ -100,7 +100,7 @@ def job_text(job: int, start: int, end: int, folder: Path | None = None) -> byte
 
 def log_bytes(job: int, folder: Path | None = None) -> int:
     """Return how much a job has printed so far."""
-    return _size(job_log(job_folder(folder or queue_dir(), job)))
+    return file_size(job_log(job_folder(folder or queue_dir(), job)))
 
 
 def runs_of_jobs(open_runs: Sequence[RunRow]) -> dict[int, str]:
@@ -151,7 +151,7 @@ class QueueChanges:
             watched = dict.fromkeys(self._running)
         logs = {}
         for job in watched:
-            size = _size(job_log(job_folder(self._folder, job)))
+            size = file_size(job_log(job_folder(self._folder, job)))
             if size != self._sizes.get(job):
                 logs[job] = self._sizes[job] = size
         return has_changed, logs
@@ -173,10 +173,3 @@ def _lanes(devices: Sequence[QueueDevice], leases: Sequence[DeviceLease]) -> lis
         )
         for key, device in known.items()
     ]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

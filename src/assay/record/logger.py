@@ -12,12 +12,12 @@ import os
 import sys
 import threading
 import time
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
 from assay.core.errors import InputError, did_you_mean
+from assay.core.terminal import cell_count, fit_columns
 from assay.record.logfile import SHOWN_KEY, RunLogs, formatter
 
 FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -228,22 +228,9 @@ def cut(text: str, columns: int) -> str:
     ('loss 0.5', 'loss …', '損失 …')
     """
     text = "".join(char for char in text if char.isprintable())
-    if sum(map(_columns, text)) <= columns:
+    if cell_count(text) <= columns:
         return text
-    taken = []
-    room = columns - 1
-    for char in text:
-        room -= _columns(char)
-        if room < 0:
-            break
-        taken.append(char)
-    return "".join(taken) + "…" if columns > 0 else ""
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return fit_columns(text, columns - 1) + "…" if columns > 0 else ""
 
 
 def _text(values: tuple[object, ...], prefix: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from assay.core.regular_file import mtime_ns_of
 from assay.formats import lease as leases
 from assay.formats.lease import Lease
 
@@ -17,7 +18,7 @@ def heard_ns(folder: Path, lease: Lease | None) -> int:
     if lease is not None:
         is_past = lease.beat_ns <= time.time_ns() + leases.SILENT_NS
         beat_ns = lease.beat_ns if is_past else leases.written_ns(folder)
-    return max(beat_ns, *(_mtime_ns(folder / name) for name in _WRITTEN))
+    return max(beat_ns, *(mtime_ns_of(folder / name) for name in _WRITTEN))
 
 
 def open_seconds(
@@ -32,10 +33,3 @@ def open_seconds(
     if lease is not None and lease.steady_ns:
         until_ns = lease.ran_until_ns(until_ns, None if is_alive else leases.BEAT_NS)
     return max(0, until_ns - started_ns) / 1e9 if until_ns else 0.0
-
-
-def _mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 import tomllib
@@ -16,7 +15,7 @@ from typing import Any
 
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
-from assay.core.regular_file import read_bytes, read_start
+from assay.core.regular_file import file_size, mtime_ns_of, read_bytes, read_start
 from assay.formats.event_log import Edit, labels_of, read_edits
 from assay.formats.json_codec import dumps, parse_numbers
 from assay.formats.run_file import Attempt, RunFile
@@ -192,22 +191,6 @@ def _created_ns(folder: RunFolder) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(time.mktime(time.strptime(folder.path.name[:11], "%y%m%d-%H%M"))) * 1_000_000_000
     return 0
-
-
-def mtime_ns_of(path: Path | str) -> int:
-    """Return the time of change in ns, 0 when nothing is there."""
-    try:
-        return os.lstat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def file_size(path: Path) -> int:
-    """Return the size in bytes, 0 when nothing is there."""
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0
 
 
 # A line that begins a key or a table, and the lines after it that are indented or close a list.

@@ -16,6 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from stat import S_ISREG
 
+from assay.core.regular_file import file_size, mtime_ns_of
 from assay.store.index_database import (
     NewerIndexError,
     delete_file,
@@ -26,7 +27,7 @@ from assay.store.index_database import (
 )
 from assay.store.index_rows import ChangedRun, Grown, IndexedState
 from assay.store.layout import Project, RunFolder, no_folder, scan_runs
-from assay.store.read_record import file_size, last_step, live_summaries, mtime_ns_of, read_record
+from assay.store.read_record import last_step, live_summaries, read_record
 
 # A folder changed so recently may change again within the same tick of the disk's clock: it is read
 # again next time.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from assay.core.regular_file import file_size
 from assay.formats.run_file import Summary
 from assay.store.series import Block, MetricsContents, Source, parts_by_name, read_contents
 
@@ -28,7 +28,7 @@ def summaries(source: Source) -> dict[str, Summary]:
 
     A file of any length takes little memory.
     """
-    if not isinstance(source, bytes | memoryview) and _size(source) > _LONG_BYTES:
+    if not isinstance(source, bytes | memoryview) and file_size(source) > _LONG_BYTES:
         return fold_file(Path(source))
     return summaries_of(read_contents(source))
 
@@ -117,13 +117,6 @@ def fold_file(path: Path) -> dict[str, Summary]:
         return fold(Outline(is_placed=True))  # most files hold no rewind: one reading does
     except RewoundError:
         return fold(read_outline(path))
-
-
-def _size(path: Path | str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0  # whoever reads it says what is wrong
 
 
 class Fold:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from typing import Any
 
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
+from assay.core.regular_file import file_size, mtime_ns_of
 from assay.query.job_queue import QueueChanges
 from assay.query.run_row import RunRow
 from assay.store.refresh_index import Synchronized
@@ -81,6 +81,7 @@ class Watch:
                 )
             self._streams.add(stream)
             self._has_joined = True
+            stream.send({"opened": True, "version": self._home.catalog.version})
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._watch, name="assay-watch", daemon=True)
                 self._thread.start()
@@ -171,10 +172,11 @@ class Watch:
         home.ready()
         if home.is_reading:
             return self._progress(looked, now)
-        stamp = _mtime_ns(home.project.runs_dir)
-        # When all runs were just read, a page waits for its first rows.
-        is_due = looked.stamp != -1 or home.first_look_age_s > INDEX_S
-        if is_due and (stamp != looked.stamp or now - looked.all_at > looked.all_every):
+        if looked.stamp == -1:
+            looked.stamp, looked.all_at = home.first_stamp_ns, home.first_look_at
+            looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
+        stamp = mtime_ns_of(home.project.runs_dir)
+        if stamp != looked.stamp or now - looked.all_at > looked.all_every:
             begun = time.thread_time()
             found = home.catalog.synchronize()
             # With very many runs a look at all of them is not cheap: at most 0.2 % of a core.
@@ -193,7 +195,7 @@ class Watch:
             folder = home.folder(row.written.folder)
             home.curves.tail(folder).update()
             count = home.curves.revision(folder)
-            sizes = (_size(folder.log), _size(folder.output), _size(folder.events))
+            sizes = (file_size(folder.log), file_size(folder.output), file_size(folder.events))
             if looked.rows.get(row.id) != count:
                 rows[row.id] = looked.rows[row.id] = count
             if looked.files.get(row.id) != sizes:
@@ -277,20 +279,6 @@ async def server_sent(watch: Watch, stream: EventStream) -> AsyncIterator[bytes]
             yield f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
     finally:
         watch.drop(stream)
-
-
-def _mtime_ns(path: Any) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _size(path: Any) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 class Watches:

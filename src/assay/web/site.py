@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.core.errors import InputError
+from assay.core.regular_file import mtime_ns_of
 from assay.query.catalog import Catalog
 from assay.query.curves import CurveReader
 from assay.query.inbox import Inbox
@@ -31,8 +32,11 @@ class Home:
     curves: CurveReader
     catalog: Catalog
     inbox: Inbox
+    first_look_at: float = 0.0
+    """When all folders were first looked at, by the monotonic clock."""
+    first_stamp_ns: int = 0
+    """Time of change that the folder of the runs had then."""
     _first_look: threading.Thread | None = None
-    _first_look_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -47,7 +51,7 @@ class Home:
         Every request waits: others would answer that there are no runs.
         """
         self.look()
-        self.catalog.readable.wait(max(0.0, FIRST_LOOK_S - self.first_look_age_s))
+        self.catalog.readable.wait(max(0.0, self.first_look_at + FIRST_LOOK_S - time.monotonic()))
 
     def look(self) -> None:
         """Start the thread that looks at all folders for the first time, unless it was started."""
@@ -56,13 +60,9 @@ class Home:
                 self._first_look = threading.Thread(
                     target=self.catalog.synchronize, name="assay-first-look", daemon=True
                 )
-                self._first_look_at = time.monotonic()
+                self.first_look_at = time.monotonic()
+                self.first_stamp_ns = mtime_ns_of(self.project.runs_dir)
                 self._first_look.start()
-
-    @property
-    def first_look_age_s(self) -> float:
-        """Seconds since all folders were first looked at."""
-        return time.monotonic() - self._first_look_at
 
     @property
     def is_reading(self) -> bool:

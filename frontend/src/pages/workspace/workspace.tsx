@@ -386,7 +386,8 @@ function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, is
   const runs = useStable(useMemo(() => drawnOf(rows, ids, isGrouped), [rows, version, ids, isGrouped]));
   const charts = useCharts(search, onChange, [layout, onLayout], metrics.data ?? NO_METRICS);
   const marks = useRunMarks(ids.length === 1 ? ids[0]! : null);
-  const found = metrics.data;
+  // Before the groups have come each run would be drawn alone.
+  const found = isGrouped && !rows.isReady ? undefined : metrics.data;
   return (
     <>
       <div className={styles.panelsHead}>

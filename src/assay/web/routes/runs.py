@@ -86,10 +86,12 @@ class RunsPage(Model):
 class ColumnNames(Model):
     """Names available to a column, a filter or a panel.
 
-    `varying` are keys in which new runs differ, `best` the metrics that new runs call their best
-    by, each with its mode: "min", "max", or "" where these runs differ in it.
+    `version` is that of the list of runs, `varying` are keys in which new runs differ, `best` the
+    metrics that new runs call their best by, each with its mode: "min", "max", or "" where these
+    runs differ in it.
     """
 
+    version: int
     varying: list[str]
     best: dict[str, str]
 
@@ -136,10 +138,11 @@ AskedOf = Annotated[Asked, Depends(read_question)]
 @router.get("/api/runs", response_model=RunsPage)
 def runs(home: HomeOf, question: AskedOf) -> Response:
     """Return a page of runs, or of groups of runs."""
+    version = home.catalog.version  # before the rows are read: they are never older than it
     page = home.catalog.page(question)
     return as_json(
         RunsPage(
-            version=home.catalog.version,
+            version=version,
             total=page.total,
             runs=page.runs,
             columns=list(map(ColumnHead.of, page.columns)),
@@ -159,8 +162,10 @@ def run_ids(home: HomeOf, question: AskedOf) -> list[str]:
 @router.get("/api/columns")
 def columns(home: HomeOf) -> ColumnNames:
     """Return everything that a column, a filter or a panel can be made of."""
+    version = home.catalog.version
     names = home.catalog.names()
     return ColumnNames(
+        version=version,
         varying=home.catalog.varying(),
         best=home.catalog.best_modes(),
         facts=[*COLUMNS, "desc"],
