@@ -182,6 +182,23 @@ def test_a_random_sweep_is_the_same_each_time_and_stays_in_its_ranges() -> None:
     assert [each["optimizer.lr"] for each in with_more] == [each["optimizer.lr"] for each in first]
 
 
+@pytest.mark.parametrize(
+    ("scale", "shares"),
+    [
+        ("linear", [0.25, 0.25, 0.25, 0.25]),
+        ("log", [0.5, 0.2325, 0.1531, 0.1144]),  # log(1.5 / 0.5) / log(4.5 / 0.5), ...
+    ],
+)
+def test_the_ends_of_a_range_are_drawn_as_often_as_what_lies_between(
+    scale: str, shares: list[float]
+) -> None:
+    body = 'mode = "random"\npoints = 4000\noptimizer.lr = { low = 0.0, high = 1.0 }\n'
+    drawn = points(f'{body}seed = {{ low = 1, high = 4, scale = "{scale}" }}\n')
+
+    seeds = [each["seed"] for each in drawn]
+    assert [seeds.count(seed) / 4000 for seed in (1, 2, 3, 4)] == pytest.approx(shares, abs=0.03)
+
+
 def test_a_random_sweep_of_lists_takes_no_combination_twice() -> None:
     drawn = points('mode = "random"\npoints = 100\nseed = [1, 2, 3]\nmodel.width = [1, 2]')
 

@@ -43,6 +43,10 @@ class Interval:
     count: int | None
     origin: Origin
 
+    @property
+    def is_whole(self) -> bool:
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
     def space(self) -> list[int | float]:
         """Return `count` numbers from end to end."""
         count = self.count or 1
@@ -53,15 +57,24 @@ class Interval:
         """Return the number at a share of the way, in six digits: results need no more."""
         if share in (0.0, 1.0):
             return self.high if share else self.low
-        if self.is_log:
-            value = math.exp(
-                math.log(self.low) + share * (math.log(self.high) - math.log(self.low))
-            )
-        else:
-            value = self.low + share * (self.high - self.low)
-        if isinstance(self.low, int) and isinstance(self.high, int):
+        value = self.between(share)
+        if self.is_whole:
             return min(max(round(value), self.low), self.high)
         return min(max(float(f"{value:.6g}"), self.low), self.high)
+
+    def between(self, share: float) -> float:
+        """Return the point at a share of the way, on the scale of the interval."""
+        if self.is_log:
+            return math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
+        return self.low + share * (self.high - self.low)
+
+    def draw(self, stream: random.Random) -> int | float:
+        """Return a random number. Each whole number has the part of the interval around it."""
+        share = stream.random()
+        if not self.is_whole:
+            return self.at(share)
+        wide = replace(self, low=self.low - 0.5, high=self.high + 0.5)
+        return min(max(round(wide.between(share)), self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,7 +463,6 @@ def _uneven(axes: Sequence[SweepAxis]) -> Iterator[Problem]:
 
 
 def _value(axis: SweepAxis, stream: random.Random) -> Node:
-    share = stream.random()
     if axis.range is not None:
-        return Leaf(axis.range.at(share), axis.range.origin)
-    return axis.values[int(share * len(axis.values))]
+        return Leaf(axis.range.draw(stream), axis.range.origin)
+    return axis.values[int(stream.random() * len(axis.values))]

@@ -214,8 +214,7 @@ def _suggest(trial: Any, axis: SweepAxis) -> Any:
     if axis.range is None:
         return axis.values[trial.suggest_categorical(axis.key, list(range(len(axis.values))))]
     interval: Interval = axis.range
-    is_whole = isinstance(interval.low, int) and isinstance(interval.high, int)
-    suggest = trial.suggest_int if is_whole else trial.suggest_float
+    suggest = trial.suggest_int if interval.is_whole else trial.suggest_float
     return Leaf(
         suggest(axis.key, interval.low, interval.high, log=interval.is_log), interval.origin
     )
