@@ -182,7 +182,10 @@ def _repeats(point: SweepPoint) -> list[str]:
 
 
 def _best_run(point: SweepPoint, mode: Mode) -> SweepRun:
-    scored = [run for run in point.runs if run.score is not None and run.score == run.score]
+    """Return the best run of those whose scores count; where none does, the best pruned one."""
+    known = [run for run in point.runs if run.score is not None and run.score == run.score]
+    counted = [run for run in known if run.status == "finished"]
+    scored = counted or [run for run in known if run.is_finished]
     if not scored:
         return point.runs[0]
     best = max if mode == "max" else min
