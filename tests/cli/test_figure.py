@@ -328,6 +328,28 @@ def test_lines_are_labelled_by_the_keys_that_differ_and_each_metric_has_a_panel_
     assert again == looks
 
 
+def test_lines_over_different_axes_are_drawn_over_the_steps_that_all_of_them_have(
+    project: Project,
+) -> None:
+    for tag, seed, width in (("wide", 0, 1000), ("wide", 1, 1200), ("narrow", 0, 10)):
+        with face.start(tag=tag, config={"seed": seed, "width": width}) as run:
+            run.axis("tokens")
+            for step in range(3):
+                run.log({"train/loss": 1.0, "lr": 0.1}, step)
+                run.log({"valid/loss": 2.0, "tokens": width * step}, step)
+
+    (panel,) = panels(project, "curves", "width > 0", metrics="valid/loss", by=["tag"])
+    (alone,) = panels(project, "curves", "width = 10", metrics="valid/loss")
+    drawing = face.runs("width = 10")[0].plot("train/loss", "valid/loss")
+
+    assert alone.axes == ("tokens",) and alone.items[0].values["x"] == [0.0, 10.0, 20.0]
+    assert panel.axes == ("step",)
+    assert [item.values["x"] for item in panel.items] == [[0.0, 1.0, 2.0]] * 2
+    lines = re.findall('<polyline points="([^"]*)"', drawing.svg)
+    ends = {line.split()[-1].partition(",")[0] for line in lines}
+    assert len(lines) == 2 and len(ends) == 1 and ">step<" in drawing.svg
+
+
 def test_a_logarithmic_axis_is_labelled_by_plain_numbers(sweep: Project) -> None:
     drawn = face.figure(
         "scatter", "valid/acc > 0", metrics="valid/acc", keys="model.width", log="xy", project=sweep

@@ -195,6 +195,17 @@ class CurveDrawing:
         self.names = list(curves)
         self.svg = _drawing(curves, axis)
 
+    @classmethod
+    def of_series(cls, title: str, curves: Mapping[str, Series]) -> CurveDrawing:
+        """Draw metrics over the x axis that all of them have, else over steps."""
+        axes = {each.axis for each in curves.values()}
+        axis = axes.pop() if len(axes) == 1 else ""
+        drawn = {
+            name: DrawnCurve(each.xs if axis else each.steps.astype(float), each.values)
+            for name, each in curves.items()
+        }
+        return cls(title, drawn, axis or "step")
+
     def __repr__(self) -> str:
         return f"<CurveDrawing {self.title}: {', '.join(self.names)}>"
 

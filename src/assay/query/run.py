@@ -38,7 +38,7 @@ from assay.formats.run_file import (
     Summary,
 )
 from assay.formats.verdict import Verdict
-from assay.query.drawing import CurveDrawing, DrawnCurve, html_line, middles
+from assay.query.drawing import CurveDrawing, html_line, middles
 from assay.query.status import RunState, seconds_of, state_of, stop_run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.best_damage import best_damage
@@ -97,10 +97,7 @@ class RunView:
         chosen = names or self._losses[:_MOST_LOSSES]
         if not chosen:
             raise InputError(f"The run {self.id} has no loss to draw.", fix="name the metrics")
-        curves = {name: self.metric(name) for name in chosen}
-        axis = next(iter(curves.values())).axis or "step"
-        drawn = {name: DrawnCurve(curve.xs, curve.values) for name, curve in curves.items()}
-        return CurveDrawing(self.id, drawn, axis)
+        return CurveDrawing.of_series(self.id, {name: self.metric(name) for name in chosen})
 
     def stop(self) -> None:
         """Ask the OS process that writes the run to stop; a training saves a checkpoint first.

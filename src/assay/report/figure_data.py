@@ -260,24 +260,24 @@ def _read_curves(chosen: _ChosenRuns) -> list[Panel]:
     for metric in _match_metrics(chosen.views.values(), chosen.request.metrics):
         items: list[FigureItem] = []
         left_out: dict[str, str] = {}
-        axes: dict[str, None] = {}
+        found: list[tuple[_Group, dict[str, Series]]] = []
         for group in groups:
             views = [chosen.views[run] for run in group.counted]
             curves = {view.id: view.metric(metric) for view in views if metric in view.metrics}
             left_out |= chosen.leave_out(group, curves, metric)
-            if curves:
-                axis, merged = _merge_curves(curves)
-                if hidden := _why_hidden(merged.ys, metric, chosen.request):
-                    left_out |= dict.fromkeys(curves, hidden)
-                    continue
-                axes[axis] = None
-                line = keep_extremes(merged, _RANGES)
-                columns = [("x", line.xs), ("y", line.ys)]
-                columns += [("band", line.band)] if line.band is not None else []
-                values = {name: each.astype(float).tolist() for name, each in columns}
-                items.append(chosen.item(group, curves, values))
+            found += [(group, curves)] if curves else []
+        axis, lines = _merge_groups([curves for _, curves in found])
+        for (group, curves), merged in zip(found, lines, strict=True):
+            if hidden := _why_hidden(merged.ys, metric, chosen.request):
+                left_out |= dict.fromkeys(curves, hidden)
+                continue
+            line = keep_extremes(merged, _RANGES)
+            columns = [("x", line.xs), ("y", line.ys)]
+            columns += [("band", line.band)] if line.band is not None else []
+            values = {name: each.astype(float).tolist() for name, each in columns}
+            items.append(chosen.item(group, curves, values))
         _refuse_nothing(items, left_out, metric)
-        panels.append(Panel(title=metric, axes=tuple(axes), items=tuple(items), left_out=left_out))
+        panels.append(Panel(title=metric, axes=(axis,), items=tuple(items), left_out=left_out))
     return panels
 
 
@@ -298,11 +298,23 @@ def _refuse_nothing(items: Sequence[FigureItem], left_out: Mapping[str, str], me
         raise InputError(f"No run has a value of `{metric}` to draw.", fix=why)
 
 
-def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
+def _merge_groups(groups: Sequence[Mapping[str, Series]]) -> tuple[str, list[DrawnCurve]]:
+    """Return the x axis that the lines of all groups have, else the step, and the lines over it."""
+    merged = [_merge_curves(curves) for curves in groups]
+    axes = {axis for axis, _ in merged}
+    if len(axes) > 1:
+        merged = [_merge_curves(curves, over_steps=True) for curves in groups]
+    return axes.pop() if len(axes) == 1 else "step", [line for _, line in merged]
+
+
+def _merge_curves(
+    curves: Mapping[str, Series], *, over_steps: bool = False
+) -> tuple[str, DrawnCurve]:
     """Return the x axis of curves, and their mean and deviation where all of them have a point."""
     first, *others = curves.values()
     if not others:
-        return first.axis or "step", DrawnCurve(first.xs, first.values)
+        xs = first.steps.astype(float) if over_steps else first.xs
+        return first.axis or "step", DrawnCurve(xs, first.values)
     # The last point at each step counts.
     places = [{step: at for at, step in enumerate(each.steps.tolist())} for each in curves.values()]
     steps = sorted(set.intersection(*map(set, places)))
@@ -312,7 +324,7 @@ def _merge_curves(curves: Mapping[str, Series]) -> tuple[str, DrawnCurve]:
     picks = [[own[step] for step in steps] for own in places]
     rows = list(zip(curves.values(), picks, strict=True))
     xs = first.xs[picks[0]]
-    is_shared = all(
+    is_shared = not over_steps and all(
         each.axis == first.axis and np.array_equal(each.xs[pick], xs) for each, pick in rows
     )
     values = np.stack([each.values[pick] for each, pick in rows])

@@ -16,7 +16,7 @@ from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.columns import DEFAULT_COLUMNS
 from assay.query.config_rows import config_rows
 from assay.query.determinism import conditions
-from assay.query.drawing import CurveDrawing, DrawnCurve
+from assay.query.drawing import CurveDrawing
 from assay.query.find import find_run, is_expression, select_group
 from assay.query.groups import BY_CONFIG
 from assay.query.rerun import commands_for
@@ -218,9 +218,8 @@ def _own_curves(view: RunView) -> Iterator[CurveDrawing]:
             panels.setdefault(name.rpartition("/")[2], []).append(name)
     for title, metrics in list(panels.items())[:_MOST_PICTURES]:
         with contextlib.suppress(AssayError):  # a lost curve: `damages` tells
-            found = {name: view.metric(name) for name in metrics[:_MOST_LINES]}
-            curves = {name: DrawnCurve(each.xs, each.values) for name, each in found.items()}
-            yield CurveDrawing(title, curves, found[metrics[0]].axis or "step")
+            curves = {name: view.metric(name) for name in metrics[:_MOST_LINES]}
+            yield CurveDrawing.of_series(title, curves)
 
 
 def _group_curves(catalog: Catalog, where: str, views: Sequence[RunView]) -> Iterator[CurveDrawing]:
