@@ -589,7 +589,7 @@ def test_the_ci_script_is_sound_and_runs_the_test_command_of_the_readme() -> Non
     script = ROOT / ".ci" / "run"
 
     assert os.access(script, os.X_OK)
-    assert re.search(r"^\./dev test\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(r"^\./dev test --all\b", script.read_text(encoding="utf-8"), re.MULTILINE)
     with contextlib.suppress(FileNotFoundError):
         subprocess.run(["bash", "-n", str(script)], check=True)
 

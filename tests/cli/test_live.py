@@ -112,7 +112,7 @@ def test_a_run_of_another_process_is_drawn_again_until_it_ends(project: Project)
     os.close(theirs)
     shown = b""
     pictures = 0
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     while time.monotonic() < until:
         if select.select([ours], [], [], 0.2)[0]:
             try:
@@ -124,7 +124,7 @@ def test_a_run_of_another_process_is_drawn_again_until_it_ends(project: Project)
         if pictures >= 3:  # one look may bring several
             Path("stop").touch()
     os.close(ours)
-    codes = (trainer.wait(30), live.wait(30))
+    codes = (trainer.wait(100), live.wait(100))
     trainer.stdout.close()
 
     text = shown.decode()

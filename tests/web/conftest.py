@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from web.serving import SOURCE, Server, serving
+from web.serving import PATIENCE_S, SOURCE, Server, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import APIResponse, Browser, BrowserContext, Page, Route
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# The first has no window to draw, which halves what a page costs.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 BROWSER_VARIABLE = "DEV_BROWSER"
 FLAGS = (
     "--no-sandbox",
@@ -68,7 +69,7 @@ def browser_path() -> str | None:
 def missing() -> str:
     """Return why no browser test can run, "" when they can."""
     if browser_path() is None:
-        return "there is no Chromium: apt-get install chromium"
+        return "there is no Chromium: apt-get install chromium-headless-shell"
     if not (STATIC / "index.html").exists():
         return "the page is not built: ./dev setup"
     return ""
@@ -224,7 +225,7 @@ def assay_ui() -> Callable[..., subprocess.CompletedProcess[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
+PATIENCE_S = 100  # with a loaded machine
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Server:
         given |= headers or {}
         where = f"{path}?{urlencode(query, doseq=True)}" if query else path
         with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         ) as connection:
             connection.putrequest(method, where, skip_host=True, skip_accept_encoding=True)
             for name, value in given.items():
@@ -137,7 +138,7 @@ def serving(
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(10)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -37,7 +37,7 @@ from assay.web.routes import runs as run_routes
 from assay.web.serving import _Server, listen
 from assay.web.site import Home
 from run_folders import SECOND, hold_lease, id_of, make_project, make_run, tell_now
-from web.serving import Server, serving
+from web.serving import PATIENCE_S, Server, serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -552,7 +552,7 @@ def test_a_server_ends_in_silence_while_a_page_is_open(tmp_path: Path) -> None:
         page.sendall(head.encode())
         assert b"200" in page.recv(100)
         server.process.send_signal(signal.SIGINT)
-        server.process.wait(30)
+        server.process.wait(PATIENCE_S)
     assert "Traceback" not in "".join(server.said)
 
 

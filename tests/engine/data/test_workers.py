@@ -380,7 +380,7 @@ def test_workers_that_are_in_the_middle_of_a_sample_end_with_a_parent_that_is_ki
         workers = [psutil.Process(int(each.name)) for each in folder.iterdir()]
         parent.kill()
 
-    gone, alive = psutil.wait_procs(workers, timeout=30)
+    gone, alive = psutil.wait_procs(workers, timeout=100)
 
     assert (len(gone), alive) == (2, [])
 
