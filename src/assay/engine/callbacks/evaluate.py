@@ -122,6 +122,7 @@ class Evaluate:
                     pipeline=engine.pipeline,
                     rehearsal=True,
                 )
+            engine.process.train()
 
     def finish(self, engine: Engine) -> None:
         """The last evaluation, unless the run goes on later: then it is not the last."""
@@ -144,6 +145,7 @@ class Evaluate:
                 batches, _ = settle_seed(batches, engine.seed)
                 self.splits[split] = batches
                 self._split(engine, split, batches)
+            engine.process.train()  # of a process of others: it may hold modules that nobody sees
         engine.add_seconds("evaluation", perf_counter() - begun)
 
     def _split(self, engine: Engine, split: str, batches: Iterable[Any]) -> None:

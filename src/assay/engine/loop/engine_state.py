@@ -335,8 +335,6 @@ def eval_modes(process: Any) -> Iterator[None]:
         process.eval()
         yield
     finally:
-        if any(is_training for _, is_training in modes):  # not within another evaluation
-            process.train()
         for module, is_training in modes:
             module.training = is_training
 

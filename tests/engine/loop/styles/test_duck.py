@@ -78,7 +78,7 @@ def test_the_calls_of_a_training_and_of_an_evaluation_are_those_of_the_docs() ->
     evaluate(engine(duck).process, loader(24, 8), split="valid")
 
     assert training == ["train", *["training_step", "update"] * 3]
-    assert duck.calls == ["eval", *["validation_step"] * 3, "train"]
+    assert duck.calls == ["eval", *["validation_step"] * 3]
 
 
 def test_one_that_sums_gradients_over_micro_batches_is_refused() -> None:
