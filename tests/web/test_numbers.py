@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -52,7 +54,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def folder(project: Project) -> Path:
-    return make_run(project, tag="shapes", points=CURVES)
+    folder = make_run(project, tag="shapes", points=CURVES)
+    # A folder that has just changed may change again within the same tick: it is read once more.
+    os.utime(folder, (time.time() - 60,) * 2)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +98,7 @@ def test_a_page_asks_for_its_curves_in_one_request(
     panel(page, "noise").get_by_role("img").wait_for()
     wait_for_answers(page)
     in_rows = "points=24"
-    # A run that has just been written is told as changed, and asked for again.
-    assert len({url for url in asked if "/api/curves?" in url and in_rows not in url}) == 1
+    assert len([url for url in asked if "/api/curves?" in url and in_rows not in url]) == 1
     assert page.locator("[data-last]").count() == len(CURVES)
 
 
