@@ -15,7 +15,6 @@ from assay.core.errors import InputError, MissingExtraError
 
 ListedSampler = Literal["grid", "zip", "random"]
 AdaptiveSampler = Literal["tpe", "cma-es", "nsga2"]
-Pruner = Literal["none", "asha", "hyperband", "median"]
 Direction = Literal["min", "max"]
 
 LISTED: tuple[str, ...] = get_args(ListedSampler)

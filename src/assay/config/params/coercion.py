@@ -273,9 +273,6 @@ class Range:
         return ""
 
 
-Limit = Choice | Range
-
-
 def choice(*choices: Any) -> Any:
     """Declare a parameter that is one of `choices`, by default the first.
 
