@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import shutil
 import subprocess
@@ -118,6 +119,24 @@ def test_numbers_of_a_document_that_the_records_have_are_right_though_rounded(
     said = assay("table", "check", str(paper))
 
     assert (said.code, said.out, said.err) == (0, "12 numbers are what the records say\n", "")
+
+
+def test_every_sign_of_a_name_is_that_sign_in_latex(project: Project, assay: Assay) -> None:
+    names = [r"[a]", "*b", "c|d<e>", r"100 % f_g & $h #i {j} ~k ^l \m"]
+    for name in names:
+        make_run(project, tag=name, points={"loss": [1.0]})
+    assay("table", "fill", "t", *(f"tag = {json.dumps(name)}" for name in names), "-m", "loss")
+
+    assay("table", "export", "t", "t.tex")
+
+    rows = [line for line in Path("t.tex").read_text().splitlines() if line.endswith(r"& 1 \\")]
+    assert [row.partition(" & 1")[0] for row in rows] == [
+        "{[}a]",
+        "{*}b",
+        "c$|$d$<$e$>$",
+        r"100 \% f\_g \& \$h \#i \{j\} \textasciitilde{}k \textasciicircum{}l \textbackslash{}m",
+    ]
+    assert assay("table", "check", "t.tex").code == 0
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,13 @@ _LATEX = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "†": r"$^{\dagger}$",
+    # Without T1 fonts these are other signs.
     "<": "$<$",
     ">": "$>$",
+    "|": "$|$",
+    # At the begin of a row \\ and \midrule would take them as their argument.
+    "[": "{[}",
+    "*": "{*}",
 }
 
 
