@@ -241,6 +241,16 @@ def test_an_artifact_that_is_not_there_and_bytes_without_a_name_are_one_clear_er
             run.artifact(b"x")
 
 
+def test_a_named_pipe_is_no_artifact_and_is_not_waited_for(
+    project: Project, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with begin(project) as run, pytest.raises(InputError, match="a named pipe, not a file"):
+        run.artifact(pipe)
+
+
 def test_config_files_stay_inside_the_folder_whatever_they_are_called(project: Project) -> None:
     files = {"../../evil.toml": "a", "/etc/passwd": "b", "..": "c", "a\nb": "d", "x" * 5000: "e"}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
+from assay.core.regular_file import open_regular
 
 
 def keep_source(source: Any, name: str, keep: Callable[[bytes, str], str]) -> str:
@@ -29,7 +30,8 @@ def keep_source(source: Any, name: str, keep: Callable[[bytes, str], str]) -> st
     name = name or path.resolve().name
     try:
         if not path.is_dir():
-            return keep(path.read_bytes(), name)
+            with open(open_regular(path, follow=True), "rb") as file:
+                return keep(file.read(), name)
         return _keep_folder(path, name, keep)
     except (OSError, ValueError) as error:  # ValueError: a path may hold no null character
         reason = getattr(error, "strerror", "") or str(error)
