@@ -293,6 +293,16 @@ def test_matrices_are_added_up_and_histograms_shared_out_over_common_bins(sweep:
     assert deviations == pytest.approx([1, 11], rel=0.1)
 
 
+def test_a_class_may_be_called_true(project: Project) -> None:
+    with face.start(tag="kept", config={"seed": 0}) as run:
+        run.table("matrix", [[5, 1], [2, 7]], columns=["true", "false"])
+        run.table("named", [["true", 5, 1], ["false", 2, 7]], columns=["true", "true", "false"])
+
+    for name in ("matrix", "named"):
+        (item,) = items(project, "confusion", "tag = kept", metrics=name)
+        assert item.values == {"names": ["true", "false"], "counts": [[5.0, 1.0], [2.0, 7.0]]}
+
+
 def test_a_misspelt_matrix_is_told_with_those_that_are_kept(assay: Assay, sweep: Project) -> None:
     done = assay("figure", "confusion", "kind = train", "-m", "valid/confusin", "-o", "a.pdf")
 

@@ -443,7 +443,8 @@ def _read_matrix(view: RunView, name: str) -> tuple[list[str], list[list[float]]
     classes: list[str] = []
     if tables:
         classes, *rows = csv.reader(io.StringIO(tables[-1][1].decode("utf-8", "replace")))
-        if classes[:1] == ["true"]:  # the classes have names, which stand before the rows, too
+        has_names = len(classes) == len(rows) + 1
+        if has_names and classes[0] == "true":  # the names of classes stand before the rows, too
             classes, rows = classes[1:], [row[1:] for row in rows]
     elif not isinstance(rows, list):
         return None
