@@ -1151,6 +1151,16 @@ def test_the_mean_of_equal_values_is_each_of_them(path: Path, value: float) -> N
     assert [each["loss"].mean for each in (summaries(path), fold_file(path))] == [value, value]
 
 
+def test_the_step_of_an_extreme_is_the_lowest_that_has_it(path: Path) -> None:
+    writer = MetricsWriter(path, 1)
+    for step, value in ((5, 1.0), (3, 1.0), (4, 0.5), (9, 0.5), (2, 0.5)):
+        writer.log({"loss": value}, step)
+    writer.close()
+
+    for found in (summaries(path), fold_file(path)):
+        assert (found["loss"].at_max, found["loss"].at_min) == (3, 2)
+
+
 def test_the_bytes_are_those_that_the_format_says(path: Path) -> None:
     writer = MetricsWriter(path, 3)
     writer.log({"loss": 0.25}, 7)

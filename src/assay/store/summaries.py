@@ -70,13 +70,16 @@ def _known_numbers(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]
 def _extreme(
     parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int
 ) -> tuple[float, int]:
-    """Return the smallest (sign 1) or largest (sign -1) value, and its first step."""
+    """Return the smallest (sign 1) or largest (sign -1) value, and the lowest step that has it."""
     best = min if sign == 1 else max
     found = []
     for values, steps in parts:
         if values:
             value = best(values)
-            found.append((sign * value, steps[values.index(value)]))
+            step = steps[values.index(value)]
+            if values.count(value) > 1:  # seldom, and many times as slow
+                step = min(compress(steps, map(value.__eq__, values)))
+            found.append((sign * value, step))
     if not found:
         return math.nan, parts[0][1][0] if parts[0][1] else 0
     value, step = min(found)
