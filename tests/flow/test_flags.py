@@ -17,6 +17,7 @@ from assay.cli.main import main
 from assay.compose.run_scope import BLOCKING_VARIABLE
 from assay.config import load, plain
 from assay.core.facts import Evaluated, Saved
+from assay.engine.checkpoint.folder import load_parts
 from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.store.series import read_series
@@ -431,6 +432,24 @@ def test_a_setting_of_the_optimizer_that_is_changed_on_resume_counts_and_is_said
         assert max(rates[:8]) <= 0.01 < 0.1 < max(rates[8:])
     else:
         assert list(rates) == [0.01] * 8 + [0.5] * 8
+
+
+def test_a_class_of_optimizers_that_is_changed_on_resume_has_its_own_settings_or_is_refused(
+    assay, toy: Path
+) -> None:
+    config = without(toy, "schedule")
+    keys = ("optimizer.type=torch.optim.AdamW", "optimizer.weight_decay=0.1")
+    assert assay("run", config, *keys, "--max-steps", "8").returncode == 0
+
+    refused = assay("resume", "last", "optimizer.type=torch.optim.SGD")
+    other = assay("resume", "last", "optimizer.type=torch.optim.Adam", "train.epochs=2")
+
+    assert refused.returncode == 1
+    assert "amsgrad, betas" in refused.stderr and "not of SGD" in refused.stderr
+    assert other.returncode == 0, other.stderr
+    parts = load_parts(sorted((only_run(toy) / "checkpoints").glob("step-*"))[-1])
+    (group,) = parts["optimizer"]["groups"]
+    assert (group["decoupled_weight_decay"], group["weight_decay"]) == (False, 0.1)
 
 
 def test_a_resume_without_changes_keeps_what_a_handler_had_set(assay, toy: Path) -> None:

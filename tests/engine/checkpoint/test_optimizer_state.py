@@ -309,3 +309,32 @@ def test_an_update_is_fused_where_torch_can_and_nobody_says_otherwise() -> None:
         assert not may_fuse(torch.optim.AdamW, model, {written})
     for other in (sparse, odd, elsewhere):
         assert not may_fuse(torch.optim.AdamW, other, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("AdamW", "SGD"), ("SGD", "AdamW"), ("Adam", "Adagrad"), ("Rprop", "SGD")]
+)
+def test_the_state_of_another_class_is_refused(before: str, after: str) -> None:
+    model = Net()
+    saved = optimizer_state(getattr(torch.optim, before)(model.parameters(), lr=0.1), model)
+
+    with pytest.raises(CheckpointError, match=f"not of {after}, which has ") as caught:
+        load_optimizer_state(getattr(torch.optim, after)(model.parameters(), lr=0.1), model, saved)
+
+    assert "assay run --from" in caught.value.fix
+
+
+def test_a_state_of_an_older_torch_or_under_another_scheduler_is_taken() -> None:
+    model = Net()
+    first = torch.optim.AdamW(model.parameters(), eps=1e-4)
+    torch.optim.lr_scheduler.OneCycleLR(first, 0.1, total_steps=9)
+    cycled = optimizer_state(first, model)
+    older = optimizer_state(torch.optim.AdamW(model.parameters(), eps=1e-4), model)
+    del older["groups"][0]["decoupled_weight_decay"]
+
+    for state in (cycled, older):
+        optimizer = torch.optim.AdamW(model.parameters())
+        torch.optim.swa_utils.SWALR(optimizer, 0.01)
+        load_optimizer_state(optimizer, model, state)
+
+        assert optimizer.param_groups[0]["eps"] == 1e-4

@@ -63,7 +63,7 @@ class NamedState:
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Any]) -> None:
-    """Load a saved state; CheckpointError if parameters or groups differ from the saved ones."""
+    """Load a saved state; CheckpointError if parameters, groups or the class are others."""
     if "whole" in saved:
         optimizer.load_state_dict(saved["whole"])
         return
@@ -85,6 +85,8 @@ def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[
         )
     own_groups = optimizer.state_dict()["param_groups"]
     groups = [_group_of(group, names, saved["groups"]) for group in own_groups]
+    for own, group in zip(own_groups, groups, strict=True):
+        _refuse_other_class(optimizer, own, group)
     other = saved.get("other", {})
     optimizer.load_state_dict({"state": states, "param_groups": groups, **other})
 
@@ -102,6 +104,25 @@ def _group_of(
     raise CheckpointError(
         f"The optimizer of the checkpoint has no group of these parameters: {some}."
     )
+
+
+def _refuse_other_class(
+    optimizer: Optimizer, own: Mapping[str, Any], saved: Mapping[str, Any]
+) -> None:
+    """Raise CheckpointError for saved settings that are not of this class.
+
+    Another version of torch may have added or dropped some, not both.
+    """
+    lacking = sorted(optimizer.defaults.keys() - saved.keys())
+    foreign = sorted(saved.keys() - own.keys())
+    if lacking and foreign:
+        kind = type(optimizer).__name__
+        raise CheckpointError(
+            f"The checkpoint holds the state of an optimizer with {', '.join(foreign)}, not of"
+            f" {kind}, which has {', '.join(lacking)}.",
+            fix=f"Resume with the class it was trained with; a new run begins {kind} with its"
+            " weights: assay run --from.",
+        )
 
 
 def _laid_out_as(parameter: torch.Tensor, value: Any) -> Any:

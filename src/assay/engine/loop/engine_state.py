@@ -122,7 +122,9 @@ def restore_changed(engine: RunParts, parts: Mapping[str, Any], changed: Sequenc
     restore(engine, parts, resizes=is_same_model)
     names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
     for optimizer, settings in zip(optimizers, asked, strict=True):
-        put_settings(optimizer, settings, names)
+        # Of another class all settings are others: AdamW is an Adam with decoupled weight decay.
+        whole = {name for each in settings for name in each} if "type" in names else names
+        put_settings(optimizer, settings, whole)
 
 
 def resume_engine(engine: RunParts, saver: Saver, name: str | int = "") -> int:
