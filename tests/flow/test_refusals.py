@@ -59,8 +59,8 @@ compose/loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source 
 compose/prepared_run.py: _check_names*2 _weights_of _build_optimizer _build_own_step _parameters_of
     _refuse_not_taken _build_schedules*2 _compile
 compose/run_scope.py: dataset_of*2 make_task
-engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3 _check_step
-    _member*2 _parts
+engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3
+    SetValue.check _check_step _member*2 _parts
 engine/callbacks/early_stop.py: EarlyStop.__init__*3
 engine/callbacks/ema.py: EMA.__init__*2 EMA.begin
 engine/callbacks/evaluate.py: Evaluate.__init__ count_samples empty_split metrics_of

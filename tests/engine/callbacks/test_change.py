@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
 
 from assay.core.errors import InputError
 from assay.core.facts import Changed
@@ -147,6 +148,31 @@ def test_a_new_rate_is_what_the_schedule_multiplies() -> None:
     assert told(other) == [
         Changed(what="optimizer.lr", step=3, before=told(other)[0].before, after="0.1")
     ]
+
+
+@pytest.mark.parametrize("cycles", [False, True])
+def test_what_a_scheduler_of_torch_sets_at_every_step_is_refused_and_all_else_stays(
+    cycles: bool,
+) -> None:
+    def one_cycle(*changes: Any) -> tuple[Engine, torch.optim.Optimizer]:
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        schedule = OneCycleLR(optimizer, 0.1, total_steps=6, cycle_momentum=cycles)
+        backward = OptimizerStep(optimizer, schedule=schedule)
+        runs = engine(Supervised(model, torch.nn.MSELoss(), backward=backward))
+        for change in changes:
+            runs.bus.extend(change.handlers())
+        return runs, optimizer
+
+    refused = ("lr", "momentum") if cycles else ("lr",)
+    for name in refused:
+        with pytest.raises(InputError, match=f"'optimizer.{name}': OneCycleLR sets it at every"):
+            one_cycle(SetValue(3, f"optimizer.{name}", 0.5))[0].run()
+
+    name, value = ("dampening", 0.25) if cycles else ("momentum", 0.3)
+    runs, optimizer = one_cycle(SetValue(3, f"optimizer.{name}", value))
+    runs.run()
+    assert optimizer.param_groups[0][name] == value
 
 
 @pytest.mark.parametrize(

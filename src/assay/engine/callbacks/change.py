@@ -19,6 +19,7 @@ from assay.core.facts import Changed
 from assay.engine.loop.engine import Engine
 from assay.engine.optim.multi_optimizer_step import MultiOptimizerStep
 from assay.engine.optim.optimizer_step import OptimizerStep
+from assay.engine.optim.schedules import TorchSchedule
 
 _EARLIEST = -(10**12)
 
@@ -137,7 +138,7 @@ class SetValue(_Change):
     `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of
     several optimizers, as in optimizer.critic.lr), `model`, `process` or `backward` (an attribute,
     as in model.drop.p or backward.clip_norm). Where there is a schedule, optimizer.lr is the rate
-    that it multiplies.
+    that it multiplies; what a scheduler of torch sets itself is refused.
     """
 
     changes: ClassVar[str] = "a value that training depends on"
@@ -154,6 +155,15 @@ class SetValue(_Change):
 
     def check(self, engine: Engine) -> None:
         self._now(engine)
+        root, *path, last = self.key.split(".")
+        for part in _steps_named(engine, path) if root == "optimizer" else ():
+            schedule = part.rate.schedule
+            if isinstance(schedule, TorchSchedule) and schedule.sets(last):
+                raise InputError(
+                    f"SetValue cannot set {self.key!r}: {type(schedule.scheduler).__name__} sets"
+                    " it at every step.",
+                    fix="Take a schedule of assay, which multiplies the rate that is set, or none.",
+                )
 
     def do(self, engine: Engine) -> list[tuple[str, str, str]]:
         before = self._now(engine)

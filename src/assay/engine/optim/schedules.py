@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 from torch.optim import Optimizer
@@ -337,18 +337,24 @@ class TorchSchedule:
                 ) from error
             self._count += 1
 
+    def sets(self, name: str) -> bool:
+        """Return whether a setting of the groups is a function of the step alone."""
+        is_set = any(name in _scheduled(group) for group in self.optimizer.param_groups)
+        return is_set and self.metric is None
+
     def _scheduled_settings(self) -> list[dict[str, Any]]:
-        return [
-            {key: group[key] for key in _SCHEDULED if key in group}
-            for group in self.optimizer.param_groups
-        ]
+        groups = self.optimizer.param_groups
+        return [{key: group[key] for key in _scheduled(group)} for group in groups]
 
 
-_SCHEDULED = (
-    *("lr", "initial_lr", "max_lr", "min_lr", "swa_lr"),
-    *("momentum", "base_momentum", "max_momentum", "betas"),
-)
-"""Settings of a group that schedulers of torch change or leave there."""
+def _scheduled(group: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a group that schedulers of torch change or leave there."""
+    cycles_momentum = "base_momentum" in group  # OneCycleLR and CyclicLR leave it there
+    return [key for key in (*_RATES, *(_MOMENTA if cycles_momentum else ())) if key in group]
+
+
+_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
+_MOMENTA = ("momentum", "base_momentum", "max_momentum", "betas")
 
 
 class LearningRate:
