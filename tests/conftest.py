@@ -107,10 +107,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure coverage in tests of the rooms that are measured alone: measured calls take longer."""
+    """Measure coverage in tests of the rooms that are measured alone: measured calls take longer.
+
+    What a property test reaches in a hundred examples, others reach in one.
+    """
     plugin = item.config.pluginmanager.getplugin("_cov")
     if plugin is not None and (control := plugin.cov_controller) is not None:
-        is_measured = any(item.path.is_relative_to(TESTS / room) for room in MEASURED)
+        is_measured = item.get_closest_marker("hypothesis") is None and any(
+            item.path.is_relative_to(TESTS / room) for room in MEASURED
+        )
         if is_measured != control.started:
             (control.resume if is_measured else control.pause)()
     return (yield)

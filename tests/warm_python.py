@@ -88,13 +88,15 @@ class WarmPython:
     ever.
     """
 
-    def __init__(self, variables: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self, variables: Mapping[str, str], python: str = sys.executable, more: Sequence[str] = ()
+    ) -> None:
         self.python = python
         self.lock = threading.Lock()
         self.channel, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [python, __file__, str(theirs.fileno())],
+                [python, __file__, str(theirs.fileno()), *more],
                 env=variables,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -265,9 +267,12 @@ class WarmPythons:
     turn, each of which is started when it is first needed. Threads may run several at once.
     """
 
-    def __init__(self, variables: Mapping[str, str], python: str = sys.executable) -> None:
+    def __init__(
+        self, variables: Mapping[str, str], python: str = sys.executable, more: Sequence[str] = ()
+    ) -> None:
         self.like = dict(variables)
         self.python = python
+        self.more = more
         self._pythons: dict[int, WarmPython] = {}
         self._turns, self._lock = cycle(range(SEEDS)), threading.Lock()
 
@@ -344,7 +349,7 @@ class WarmPythons:
         with self._lock:
             turn = next(self._turns)
             if turn not in self._pythons:
-                self._pythons[turn] = WarmPython(self.like, self.python)
+                self._pythons[turn] = WarmPython(self.like, self.python, self.more)
             return self._pythons[turn]
 
 
@@ -353,9 +358,11 @@ Begin = Callable[..., Process]
 
 
 @contextlib.contextmanager
-def forked(variables: Mapping[str, str], python: str = sys.executable) -> Iterator[WarmPythons]:
-    """Yield a runner, whose Pythons end with it."""
-    with contextlib.closing(WarmPythons(variables, python)) as pythons:
+def forked(
+    variables: Mapping[str, str], python: str = sys.executable, more: Sequence[str] = ()
+) -> Iterator[WarmPythons]:
+    """Yield a runner, whose Pythons end with it, and have more modules than `LOADED` at hand."""
+    with contextlib.closing(WarmPythons(variables, python, more)) as pythons:
         yield pythons
 
 
@@ -747,7 +754,7 @@ def unbuffered(stream: Any) -> TextIO:
 if __name__ == "__main__":
     atexit.register(leave_at_once)  # before any package: what is registered first is called last
     with socket.socket(fileno=int(sys.argv[1])) as CHANNEL:
-        for name in LOADED:
+        for name in (*LOADED, *sys.argv[2:]):
             importlib.import_module(name)
         sys.modules["pydantic.type_adapter"].TypeAdapter(int)  # looks for plugins in all packages
         sys.modules["assay.core.secrets.texts"].secrets_in(
