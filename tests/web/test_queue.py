@@ -29,7 +29,7 @@ from web.serving import SOURCE, Server
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 HOSTILE = '"><img src=http://evil.test/x onerror=alert(1)><script>alert(2)</script>'
 WORK = """
