@@ -214,6 +214,7 @@ def test_two_configs_that_would_become_one_file_are_refused(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_check_trains_both_one_step_and_compares_the_bits(
     convert: Convert, tmp_path: Path, warm: Run
 ) -> None:
@@ -229,6 +230,7 @@ def test_check_trains_both_one_step_and_compares_the_bits(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("forking")
 def test_bits_that_differ_are_told_and_nothing_is_written(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -363,6 +363,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.usefixtures("forking")
 @pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 @pytest.mark.parametrize("how", ["fork", "spawn", "stream"])
@@ -407,7 +408,11 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="batches travel by files elsewhere")
 @pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
-def test_workers_leave_no_temporary_file(how: str, tmp_path: Path) -> None:
+def test_workers_leave_no_temporary_file(
+    how: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if how != "forkserver":  # which would outlive what it was forked from
+        request.getfixturevalue("forking")
     script = tmp_path / "script.py"
     script.write_text(SHARED)
     # Short, as the path of a socket has at most 108 bytes.
