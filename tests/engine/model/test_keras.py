@@ -139,6 +139,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.usefixtures("forking")
 @needs_keras
 @pytest.mark.thorough
 @pytest.mark.row("B35")
@@ -161,6 +162,7 @@ def test_a_bert_of_keras_with_and_without_a_seed_of_dropout_resumes_to_the_same_
     assert "valid/acc" in views["bert"].metrics
 
 
+@pytest.mark.usefixtures("forking")
 @pytest.mark.thorough
 @needs_keras
 @pytest.mark.slow
@@ -224,6 +226,7 @@ def fitted(project: Path, backend: str, executable: str = "") -> RunView:
     return views[backend]
 
 
+@pytest.mark.usefixtures("forking")
 @needs_keras
 @pytest.mark.thorough
 def test_what_keras_fits_is_recorded_and_compared_like_any_other_run(project: Path) -> None:
