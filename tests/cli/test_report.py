@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from markdown_it import MarkdownIt
 
 from assay.core.errors import RecordError
@@ -230,6 +231,18 @@ def test_the_results_of_an_exported_checkpoint_are_its_own_and_not_those_of_the_
     assert "value: 0.5, " in first and "value: 0.125, " in first
     assert "0.75" not in first and "0.25" not in first
     assert "value: 0.75, " in best and "value: 0.25, " in best
+
+
+def test_each_number_of_a_card_is_a_number_in_yaml(project: Project) -> None:
+    values = [1e-5, 2e300, 1.5e-7, 0.25, 1.0, -3e-9, 4e16]
+    folder = make_run(project, points={"valid/m0": [1.0]})
+    metrics = {f"valid/m{place}": value for place, value in enumerate(values)}
+    tell(folder, Evaluated(split="valid", step=1, metrics=metrics))
+
+    card = yaml.safe_load(card_metadata(RunView(folder), project).split("---")[1])
+
+    (result,) = card["model-index"][0]["results"]
+    assert [each["value"] for each in result["metrics"]] == values
 
 
 def test_energy_is_told_where_a_machine_said_it(assay: Assay, project: Project) -> None:

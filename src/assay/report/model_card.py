@@ -125,7 +125,9 @@ def card_metadata(
         for name, value in each.metrics.items():
             shown = dumps(f"{name}, step {each.step} of run {run.id}")
             kind = dumps(name.rpartition("/")[2])
-            lines += [f"    - {{type: {kind}, value: {value!r}, name: {shown}}}"]
+            # To YAML 1e-05 is a text, 1.0e-05 a number.
+            written = repr(value) if "." in repr(value) else repr(value).replace("e", ".0e")
+            lines += [f"    - {{type: {kind}, value: {written}, name: {shown}}}"]
     return "\n".join([*lines, "---", "", ""])
 
 
