@@ -303,6 +303,15 @@ def test_a_class_may_be_called_true(project: Project) -> None:
         assert item.values == {"names": ["true", "false"], "counts": [[5.0, 1.0], [2.0, 7.0]]}
 
 
+def test_a_histogram_of_equal_numbers_is_drawn_however_large_they_are(project: Project) -> None:
+    for seed in (0, 1):
+        with face.start(tag="mask", config={"seed": seed}) as run:
+            run.histogram("mask", np.full(4, -3.4e38), 1)
+
+    (item,) = items(project, "histogram", "tag = mask", metrics="mask")
+    assert np.sum(item.values["shares"]) == pytest.approx(1.0)
+
+
 def test_a_misspelt_matrix_is_told_with_those_that_are_kept(assay: Assay, sweep: Project) -> None:
     done = assay("figure", "confusion", "kind = train", "-m", "valid/confusin", "-o", "a.pdf")
 

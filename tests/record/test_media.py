@@ -140,7 +140,9 @@ def test_a_histogram_counts_what_is_no_number_apart() -> None:
 def test_a_histogram_of_a_range_that_has_no_bins_has_one(values: list[float]) -> None:
     found = media.histogram_of(torch.tensor(values, dtype=torch.float64).numpy())
 
-    assert (found.edges, found.counts) == ([min(values), max(values)], [len(values)])
+    low, high = found.edges
+    assert low < high and low <= min(values) and max(values) <= high
+    assert found.counts == [len(values)]
     with pytest.raises(InputError, match="at least one bin, not 0"):
         media.histogram_of(values, bins=0)
 

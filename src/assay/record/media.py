@@ -102,7 +102,10 @@ def histogram_of(values: Any, *, bins: int = BINS) -> Histogram:
             if bins < 1:
                 raise InputError(f"A histogram has at least one bin, not {bins}.") from None
             # All between two neighbouring floats, or wider apart than the largest float.
-            counts, edges = np.array([finite.size]), np.array([finite.min(), finite.max()])
+            low, high = finite.min(), finite.max()
+            if low == high:
+                low, high = np.nextafter([low, high], [-np.inf, np.inf])
+            counts, edges = np.array([finite.size]), np.array([low, high])
         return Histogram(
             edges.tolist(),
             counts.tolist(),
