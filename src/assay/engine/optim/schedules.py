@@ -339,15 +339,15 @@ class TorchSchedule:
 
     def sets(self, name: str) -> bool:
         """Return whether a setting of the groups is a function of the step alone."""
-        is_set = any(name in _scheduled(group) for group in self.optimizer.param_groups)
+        is_set = any(name in _find_scheduled(group) for group in self.optimizer.param_groups)
         return is_set and self.metric is None
 
     def _scheduled_settings(self) -> list[dict[str, Any]]:
         groups = self.optimizer.param_groups
-        return [{key: group[key] for key in _scheduled(group)} for group in groups]
+        return [{key: group[key] for key in _find_scheduled(group)} for group in groups]
 
 
-def _scheduled(group: Mapping[str, Any]) -> list[str]:
+def _find_scheduled(group: Mapping[str, Any]) -> list[str]:
     """Return the settings of a group that schedulers of torch change or leave there."""
     cycles_momentum = "base_momentum" in group  # OneCycleLR and CyclicLR leave it there
     return [key for key in (*_RATES, *(_MOMENTA if cycles_momentum else ())) if key in group]
