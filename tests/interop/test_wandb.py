@@ -215,6 +215,29 @@ def test_a_resumed_run_keeps_what_its_beginning_alone_said_of_it() -> None:
     assert (log.about["group"], log.about["job_type"]) == ("pair", "test")
 
 
+@pytest.mark.parametrize(
+    ("summary", "ended", "results"),
+    [
+        ({"acc": 0.9, "loss": 0.25, "note": "x"}, True, {"summary/acc": 0.9, "note": "x"}),
+        ({"acc": 0.9, "loss": 0.25, "note": "x"}, False, {"note": "x"}),
+        ({"acc": 0.5, "bad": "NaN"}, True, {}),
+    ],
+)
+def test_a_summary_that_a_program_set_is_kept_beside_the_curve(
+    summary: dict[str, float | str], ended: bool, results: dict[str, float | str]
+) -> None:
+    log = WandbLog()
+    log.begin_attempt()
+    log.add(history(0, 1_000_000, {"acc": 0.9, "loss": 0.5}))
+    log.add(history(1, 1_000_001, {"acc": 0.5, "loss": 0.25, "bad": math.nan}))
+    items = [(1, message((1, name), (16, json.dumps(each)))) for name, each in summary.items()]
+    log.add(message((3, message(*items))))
+    if ended:
+        log.add(message((18, message((1, 0), (2, 5)))))
+
+    assert dict(log.results()) == results
+
+
 @pytest.mark.parametrize("at", [20_000, 40_000])
 def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path, at: int) -> None:
     (whole,) = folder.glob("wandb/*killed01/*.wandb")

@@ -119,6 +119,8 @@ class WandbLog:
     """First step that the attempt has logged; None before."""
     seen: set[str] = field(default_factory=set)
     """Names of the numbers that the attempt has logged."""
+    lasts: dict[str, float] = field(default_factory=dict)
+    """Last number that was logged under each name, which the summary of an ended run has."""
 
     def begin_attempt(self) -> None:
         """Expect another file of the same run."""
@@ -184,13 +186,22 @@ class WandbLog:
                 yield block
 
     def results(self) -> Iterator[tuple[str, Any]]:
-        """Results: summary values that end no curve, and logged values that are no number."""
-        curves = {name for rows in self.rows.values() for name in rows.names}
+        """Yield results: summary values that end no curve, and logged values that are no number.
+
+        A number that a program put into the summary in the place of a curve's last one is
+        `summary/NAME`.
+        """
         logged = self.said | dict(flatten(self.summary))
         for name, value in logged.items():
-            if name in curves or name.startswith("_") or isinstance(value, dict):
+            if name.startswith("_") or isinstance(value, dict):
                 continue
-            yield name, _number(value)
+            known = _number(value)
+            if name not in self.lasts:
+                yield name, known
+            elif self.exit_code is not None and isinstance(known, int | float):
+                last, number = self.lasts[name], _float(known)
+                if last != number and (last == last or number == number):
+                    yield f"summary/{name}", known
 
     def _run(self, about: dict[int, list[Field]]) -> None:
         self.run = True
@@ -262,6 +273,7 @@ class WandbLog:
         if self.attempt > 1 and (again := numbers.keys() - self.seen):
             self._leave(again, self.first_step)
         self.seen |= numbers.keys()
+        self.lasts |= numbers
         self._keep(numbers, step, at_ns)
 
     def _leave(self, names: set[str], step: int) -> None:
