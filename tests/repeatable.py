@@ -26,12 +26,14 @@ settings.register_profile("fuzz", _PATIENT, max_examples=1_000, print_blob=True)
 settings.load_profile("fixed")
 
 LONGEST = (
-    *("tests/test_benchmarks.py", "tests/flow/test_parallel.py", "tests/flow/test_ends.py"),
-    *("tests/flow/test_verify_resume.py", "tests/flow/test_shard.py", "tests/flow/test_many.py"),
-    *("tests/compat/test_libai.py", "tests/flow/test_planted_faults.py", "tests/test_house.py"),
-    *("tests/flow/test_rehearsal.py", "tests/flow/test_flags.py"),
-    *("tests/flow/test_foreign_records.py", "tests/flow/test_resume.py", "tests/test_docs.py"),
-    *("tests/web/test_queue.py", "tests/web/test_pages.py", "tests/web/test_bad_input.py"),
+    *("tests/security/test_hostile.py", "tests/flow/test_planted_faults.py"),
+    *("tests/engine/parallel/test_matrix.py", "tests/web/test_pages.py"),
+    *("tests/flow/test_parallel.py", "tests/flow/test_ends.py", "tests/test_benchmarks.py"),
+    *("tests/test_checks.py", "tests/jobs/test_slurm.py", "tests/flow/test_export.py"),
+    *("tests/security/test_compositions.py", "tests/test_docs.py"),
+    *("tests/flow/test_foreign_records.py", "tests/flow/test_many.py"),
+    *("tests/flow/test_outside.py", "tests/flow/test_examples.py", "tests/test_house.py"),
+    *("tests/flow/test_verify_resume.py", "tests/flow/test_queue.py"),
 )
 """Modules of a minute and more in `./dev check`, the longest first."""
 

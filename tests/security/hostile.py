@@ -2,9 +2,8 @@
 
 `corpus` makes the configs: targets of every kind in every place of a config and in every language,
 texts that grow or nest without an end, values that belong elsewhere, encodings, references, files
-that are no files. As a program it reads {"folder": ..., "part": ..., "parts": ...} from standard
-input, checks its part of the corpus, each config in a process of its own, and prints what each took
-and said as JSON.
+that are no files. As a program it checks the corpus in a folder, each config in a process of its
+own, and prints what each took and said as JSON.
 """
 
 from __future__ import annotations
@@ -857,8 +856,8 @@ def _checked(file: str, arguments: Sequence[str], out: int) -> int:
     return code
 
 
-def work(folder: Path, part: int, parts: int) -> dict[str, Any]:
-    """Check what is good in every language, and a part of the corpus."""
+def work(folder: Path) -> dict[str, Any]:
+    """Check what is good in every language, and the corpus."""
     bypass.write(folder)
     good = [
         Case(
@@ -872,7 +871,7 @@ def work(folder: Path, part: int, parts: int) -> dict[str, Any]:
     warm_up(good[0].place(folder))
     return {
         "good": [check(case, folder) for case in good],
-        "bad": [check(case, folder) for case in corpus()[part::parts]],
+        "bad": [check(case, folder) for case in corpus()],
         "marks": [str(path) for path in folder.rglob(f"{MARK}*")],
     }
 
@@ -892,14 +891,13 @@ def warm_up(file: Path) -> None:
 
 
 def main() -> int:
-    asked = json.load(sys.stdin)
-    folder = Path(os.path.realpath(asked.pop("folder")))
+    folder = Path(os.path.realpath(sys.argv[1]))
     os.chdir(folder)
     os.environ |= {
         name: str(folder / name) for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
     }
     os.environ |= {"NO_COLOR": "1", "COLUMNS": "80"}
-    json.dump(work(folder, **asked), sys.stdout)
+    json.dump(work(folder), sys.stdout)
     return 0
 
 
