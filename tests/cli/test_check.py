@@ -446,6 +446,44 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     assert "torch.optim.AdamW  a.toml:8" in said.out
 
 
+def test_a_check_of_all_variants_looks_at_each_of_them(assay: Assay) -> None:
+    wrong = '\n[variants.small]\n"train.epochs" = 2\n\n[variants.big]\n"train.epochs" = 0\n'
+    Path("a.toml").write_text(CONFIG + wrong)
+
+    found = assay("check", "a.toml", "--shape", "--variant", "all")
+
+    assert found.code == 2
+    assert "(variant big)" in found.out
+
+
+def test_the_list_of_a_variant_is_what_a_run_of_it_trains(assay: Assay) -> None:
+    more = '[variants.big]\n"train.epochs" = 9\n[variants.small]\n"train.epochs" = 2\n'
+    Path("a.toml").write_text(f"{CONFIG}\n{more}[sweep]\nseed = [1, 2]\n")
+
+    one = assay("check", "a.toml", "--list", "--variant", "big").out.splitlines()
+    every = assay("check", "a.toml", "--list", "--variant", "all").out.splitlines()
+    whole = assay("check", "a.toml", "--list").out.splitlines()
+    data = json.loads(assay("check", "a.toml", "--list", "--variant", "big", "--json").out)
+
+    assert [line.split("  ")[0].strip() for line in one[:3]] == [
+        "big",
+        "big point 1/2",
+        "big point 2/2",
+    ]
+    assert "train.epochs = 9" in one[0]
+    assert one[-2:] == [
+        "1 variant: assay run a.toml --variant big --no-sweep",
+        "2 points: assay run a.toml --variant big",
+    ]
+    assert every[-2:] == [
+        "2 variants: assay run a.toml --variant all --no-sweep",
+        "4 points: assay run a.toml --variant all",
+    ]
+    assert whole[-1] == "2 points: assay run a.toml"
+    hashes = [row["hash"] for row in data["configs"]]
+    assert len(set(hashes)) == 3 and hashes[1][:16] not in "".join(whole)
+
+
 def test_a_check_of_one_variant_says_nothing_of_the_others(assay: Assay) -> None:
     wrong = '\n[variants.big]\n"train.epochs" = 0\n\n[variants.small]\n"train.epochs" = 2\n'
     Path("a.toml").write_text(CONFIG + wrong)

@@ -172,8 +172,9 @@ def _print_text(report: _Report, name: str) -> None:
     if report.variations:
         from assay.cli.variations import variation_lines
 
-        given = [name, *found.config.overrides]
-        echo("\n".join(variation_lines(report.variations, shlex.join(given), color=color)))
+        given = shlex.join([name, *found.config.overrides])
+        lines = variation_lines(report.variations, given, variant=found.variant, color=color)
+        echo("\n".join(lines))
     elif not report.bad:
         named = found.examiner.canonical(found.config) if found.has_signatures else None
         _show_fine(name, named)
@@ -220,9 +221,14 @@ def _refuse_with_shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """Findings of both stages about the configs of one file."""
+    """Findings of both stages about the configs of one file.
+
+    `config` is the base, or the first that `variant` names; `written` is the file with both.
+    """
 
     config: Config
+    written: Config
+    variant: str | None
     problems: list[Problem]
     examiner: Examiner
     examined: Examined | None
@@ -242,7 +248,7 @@ def _check(
     listed: bool,
     quiet: bool,
 ) -> _Checked:
-    """Check every config of a file, or one variant alone.
+    """Check every config of a file, or one variant alone ("all": each of them).
 
     The problems of each stage are printed at once unless `quiet`.
     """
@@ -250,10 +256,13 @@ def _check(
     from assay.config import expand
     from assay.config.expansion import problems_of_sections, unique_problems, variations
 
+    written = config
     of_file = problems_of_sections(config)
-    if variant is not None and not of_file:
-        config = expand(config, [variant], sweep=False)[0]
-    configs = list(variations(config)) if variant is None else [config]
+    if variant is None or of_file:
+        configs = list(variations(config)) if variant is None else [config]
+    else:
+        configs = expand(config, [variant], sweep=False)
+        config = configs[0]
     problems: list[Problem] = []
 
     def tell(found: list[Problem]) -> None:
@@ -273,6 +282,8 @@ def _check(
         tell(unique_problems(configs, missing_sections))
     return _Checked(
         config=config,
+        written=written,
+        variant=variant,
         problems=problems,
         examiner=examiner,
         examined=examined,
@@ -284,7 +295,8 @@ def _rows(found: _Checked) -> list[Variation]:
     """Return a row for each config of the file, with its hash where signatures were checked."""
     from assay.cli.variations import rows
 
-    return rows(found.config, found.examiner.canonical if found.has_signatures else lambda _: None)
+    hashed = found.examiner.canonical if found.has_signatures else lambda _: None
+    return rows(found.written, hashed, variant=found.variant)
 
 
 def _audit(config: Config) -> list[Audit]:

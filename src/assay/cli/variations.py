@@ -63,13 +63,17 @@ class Variation:
         }
 
 
-def rows(config: Config, hashed: Hashed) -> list[Variation]:
-    """Return a row for the base, for each variant, then for each point of the sweep."""
-    made = [config]
-    if variants_of(config.written)[0]:
-        made += expand(config, [ALL], sweep=False)
+def rows(config: Config, hashed: Hashed, *, variant: str | None = None) -> list[Variation]:
+    """Return a row for the base, for each variant, then for each point of the sweep.
+
+    With a `variant` ("all": each), these are of the variant alone, as a run of it would be.
+    """
+    named = [] if variant is None else [variant]
+    made = [] if named else [config]
+    if named or variants_of(config.written)[0]:
+        made += expand(config, named or [ALL], sweep=False)
     if sweep_of(config.written)[0] is not None:
-        made += [each for each in expand(config) if each.point]
+        made += [each for each in expand(config, named) if each.point]
     return [_row(config, each, hashed(each)) for each in made]
 
 
@@ -80,8 +84,13 @@ def plain_variations(found: Sequence[Variation]) -> list[dict[str, Any]]:
     return data
 
 
-def variation_lines(found: Sequence[Variation], file: str, *, color: bool) -> Iterator[str]:
-    """Return a block for each config with name, hash and changes, at most 80 columns wide."""
+def variation_lines(
+    found: Sequence[Variation], file: str, *, variant: str | None, color: bool
+) -> Iterator[str]:
+    """Return a block for each config with name, hash and changes, at most 80 columns wide.
+
+    Below them stands how to run the variants, and the points, of the listed `variant`.
+    """
     wide = min(max(len(row.name) for row in found), _NAME_WIDTH)
     for row in found:
         name = elide(row.name, wide).ljust(wide)
@@ -96,12 +105,15 @@ def variation_lines(found: Sequence[Variation], file: str, *, color: bool) -> It
         else:
             yield head.rstrip()
             yield from (f"  {elide(each, WIDTH - 2)}" for each in changes)
-    variants = sum(bool(row.config.variant) for row in found)
     points = sum(bool(row.config.point) for row in found)
+    variants = sum(bool(row.config.variant and not row.config.point) for row in found)
     if variants:
-        yield f"\n{count(variants, 'variant')}: assay run {file} --variant {ALL}"
+        alone = " --no-sweep" if points else ""
+        yield f"\n{count(variants, 'variant')}: assay run {file} --variant {variant or ALL}{alone}"
     if points:
-        yield f"{'' if variants else chr(10)}{count(points, 'point')}: assay run {file}"
+        of_variant = f" --variant {variant}" if variant else ""
+        head = "" if variants else "\n"
+        yield f"{head}{count(points, 'point')}: assay run {file}{of_variant}"
 
 
 def _row(base: Config, config: Config, tree: Table | None) -> Variation:
