@@ -34,6 +34,8 @@ def child(what):
     begin()
     if what == "exit":
         sys.exit(3)
+    if what == "raise":
+        raise SystemExit(3)
     if what == "error":
         fail()
 
@@ -124,7 +126,11 @@ ENDS = {
     "fork": "finished",
     "child fork returns": "finished",
     "child fork exit": "failed SystemExit: 3",
+    "child fork raise": "failed SystemExit: 3",
     "child fork error": "failed ValueError: no data",
+    "child forkserver returns": "finished",
+    "child forkserver error": "failed ValueError: no data",
+    "child spawn error": "failed ValueError: no data",
     "child spawn returns": "finished",
 }
 

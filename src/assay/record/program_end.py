@@ -17,6 +17,8 @@ from assay.record.ending import ending
 End = tuple[EndStatus, str, str]
 """Status, reason and traceback."""
 
+_ENDS_CHILDREN = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
+
 
 class ProgramEnd:
     """Observer of `sys.exit`, `exit()` and the errors of threads, between `watch` and `leave`.
@@ -30,6 +32,7 @@ class ProgramEnd:
         self._code: object = None
         self._has_exited = False
         self._of_thread: End | None = None
+        self._of_child: BaseException | None = None
         self._outermost: FrameType | None = None
         self._undo: list[Callable[[], None]] = []
 
@@ -37,9 +40,14 @@ class ProgramEnd:
         """Begin to observe, unless that is done; `finish` is called when the program ends."""
         if self._finish is not None:
             return
-        self._finish, self._has_exited, self._of_thread = finish, False, None
+        self._finish, self._has_exited = finish, False
+        self._of_thread = self._of_child = None
         atexit.register(finish)
-        _finish_in_child(finish)
+        if _is_child():
+            _finish_in_child(finish)
+            import traceback  # here: only children need it
+
+            self._replace(traceback, "print_exc", self._around_print_exc)
         if threading.current_thread() is threading.main_thread():
             self._outermost = sys._getframe()
             while self._outermost.f_back is not None:
@@ -60,7 +68,7 @@ class ProgramEnd:
 
     def end(self) -> End:
         """Return how the program ends: by a signal, an error, its exit code or a failed thread."""
-        error = signals.last_obeyed or sys.exc_info()[1]
+        error = signals.last_obeyed or sys.exc_info()[1] or self._of_child or _exit_of_child()
         if error is None and not hasattr(sys, "ps1"):
             error = getattr(sys, "last_value", None)
         if error is None and self._has_exited and not self._ran_to_its_end():
@@ -113,6 +121,16 @@ class ProgramEnd:
 
         return __call__
 
+    def _around_print_exc(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """From Python 3.13 on a child of `multiprocessing` prints its error before it ends."""
+
+        def print_exc(*args: Any, **options: Any) -> Any:
+            if sys._getframe(1).f_code.co_name == "_bootstrap":
+                self._of_child = sys.exc_info()[1]
+            return before(*args, **options)
+
+        return print_exc
+
     def _around_excepthook(self, before: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(args: threading.ExceptHookArgs, /) -> Any:
             error = args.exc_value
@@ -150,10 +168,27 @@ def _raised_exit(frame: FrameType) -> SystemExit | None:
     return SystemExit(code.argval) if is_constant else None
 
 
-def _finish_in_child(finish: Callable[[], None]) -> None:
-    """Call `finish` also as a child of `multiprocessing` ends, which runs no `atexit`."""
+def _is_child() -> bool:
+    """Return whether this process is a child of `multiprocessing`."""
     process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize
+    return process is not None and process.parent_process() is not None
 
-        Finalize(None, finish, exitpriority=100)
+
+def _finish_in_child(finish: Callable[[], None]) -> None:
+    """Call `finish` also as a child ends, which before Python 3.13 runs no `atexit`."""
+    from multiprocessing.util import Finalize
+
+    Finalize(None, finish, exitpriority=100)
+
+
+def _exit_of_child() -> SystemExit | None:
+    """Return what a forked child is about to exit with, which only the caller of `atexit` knows.
+
+    Within `_bootstrap`, where a child ends before Python 3.13, it is not known yet.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_bootstrap":
+        if frame.f_globals.get("__name__") in _ENDS_CHILDREN and "code" in frame.f_locals:
+            return SystemExit(frame.f_locals["code"])
+        frame = frame.f_back
+    return None
