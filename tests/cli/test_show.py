@@ -204,6 +204,17 @@ def test_a_checkpoint_of_a_run_is_shown_as_its_run(project: Project, assay: Assa
     assert "kq3f7abc" in assay("show", "last@3").out
 
 
+def test_a_checkpoint_that_a_run_does_not_have_is_no_address(
+    project: Project, assay: Assay
+) -> None:
+    make_checkpoint(make_run(project, id="kq3f7abc"), 3)
+
+    shown = assay("show", "last@5")
+
+    assert shown.code == 2
+    assert "has no checkpoint `5`" in shown.err
+
+
 def test_a_hostile_record_cannot_paint_the_terminal(project: Project, assay: Assay) -> None:
     evil = "\x1b]0;x\x07"
     folder = make_run(

@@ -24,7 +24,7 @@ from assay.core.terminal import elide, escaped_json, visible
 from assay.formats.json_codec import dumps, to_plain
 from assay.formats.run_file import IMPORTED, Summary
 from assay.query.determinism import KINDS, Condition, Kind, conditions
-from assay.query.find import find
+from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.store.known_projects import projects_here
 
@@ -61,7 +61,9 @@ _CHECKPOINTS = 10
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(run: str, only_config: bool, determinism: bool, check: bool, as_json: bool) -> int:
-    view, _ = find(run)
+    view, checkpoint = find(run)
+    if checkpoint:
+        checkpoint_of(view, checkpoint)  # so that a wrong one is told
     pages = {"--config": only_config, "--determinism": determinism, "--check": check}
     given = [name for name, is_given in pages.items() if is_given]
     if len(given) > 1:
