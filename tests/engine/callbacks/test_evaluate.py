@@ -235,6 +235,18 @@ def test_modes_come_back_though_the_evaluation_fails() -> None:
 # ---------------------------------------------------------------------------------------------------------- its numbers
 
 
+def test_a_split_in_which_every_label_is_ignored_has_a_loss_that_is_no_number() -> None:
+    """Without one, that of the evaluation before would stand as the newest."""
+    process = Supervised(nn.Identity(), nn.CrossEntropyLoss())
+    scores, ignored = torch.randn(6, 3), torch.full((6,), -100)
+
+    results, _ = evaluate(process, [(scores, ignored)], split="valid")
+    some, _ = evaluate(process, [(scores, ignored), (scores, ignored.clamp(min=0))], split="valid")
+
+    assert results.keys() == some.keys() == {"valid/loss"}
+    assert math.isnan(results["valid/loss"]) and math.isfinite(some["valid/loss"])
+
+
 def classes(size: int) -> TensorDataset:
     inputs, _ = points(size).tensors
     return TensorDataset(inputs, (inputs.sum(1) > 0).long())

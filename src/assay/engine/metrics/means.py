@@ -20,7 +20,8 @@ class Mean:
 
     The field is a (sum, weight) pair, a value for each sample, or one value: the mean over the
     samples of the batch, or over the weight that `loss_weight` gives beside `loss`. If that weight
-    is None the values are sums, and so is the result.
+    is None the values are sums, and so is the result. `is_empty`: nothing was given, not even a
+    value without weight, the mean of which is nan.
     """
 
     def __init__(self, of: str = "loss") -> None:
@@ -31,6 +32,7 @@ class Mean:
         self.total: Tensor | float = 0.0
         self.weight: Tensor | float = 0.0
         self.is_sum = False
+        self.is_empty = True
 
     def add(self, value: Tensor | float, weight: Tensor | float | None = 1.0) -> None:
         """Add a mean with its denominator: 0 for a mean over nothing, None for a sum."""
@@ -44,6 +46,7 @@ class Mean:
 
     def add_sum(self, total: Tensor | float, weight: Tensor | float | None) -> None:
         """Take in what is a sum already; with the weight None nothing divides it."""
+        self.is_empty = False
         self.total = self.total + wide(total)
         if weight is None:
             self.is_sum = True
@@ -72,13 +75,10 @@ class Mean:
             self.add(part, size)
 
     def merge(self, other: Mean) -> None:
+        if other.is_empty:
+            return
         self.add_sum(other.total, other.weight)
         self.is_sum = self.is_sum or other.is_sum
-
-    @property
-    def is_empty(self) -> bool:
-        """True while nothing was given that counts."""
-        return not self.is_sum and not self.weight
 
     def value(self) -> float:
         if self.is_sum:
