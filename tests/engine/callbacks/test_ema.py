@@ -203,6 +203,37 @@ def test_weights_of_16_bits_are_averaged_in_32() -> None:
     assert same_bits(dict(model.named_parameters()), live)
 
 
+class Waves(nn.Module):
+    """Model with complex weights beside real ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed = nn.Parameter(torch.randn(4, 2, dtype=torch.complex64))
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed: Tensor = (x.to(self.mixed.dtype) @ self.mixed).abs()
+        return mixed * self.scale
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_complex_weights_are_averaged_and_evaluated_as_real_ones(
+    deferred: bool, tmp_path: Path
+) -> None:
+    ema = EMA(0.5)
+    runs, seen = averaged(ema, Waves(), steps=3, deferred=deferred)
+    runs.bus.extend(Save(Saver(tmp_path)).handlers())
+
+    runs.run()
+
+    shares = [0.125, 0.125, 0.25, 0.5]
+    assert ema.weights.keys() == {"mixed", "scale"}
+    for name, mean in ema.weights.items():
+        expected = sum(share * weights[name] for share, weights in zip(shares, seen, strict=True))
+        torch.testing.assert_close(mean, expected)
+    assert same_bits(evaluated_weights(tmp_path / "step-000000003"), ema.weights)
+
+
 def test_the_average_of_another_model_is_refused() -> None:
     first, _ = averaged(EMA(0.5), steps=1)
     first.run()

@@ -91,9 +91,7 @@ class EMA:
                 "Two averages are to be evaluated; one can.",
                 fix="Give all EMA but one evaluate = false.",
             )
-        weights = [
-            weight for weight in engine.process.model.parameters() if weight.is_floating_point()
-        ]
+        weights = [weight for weight in engine.process.model.parameters() if _is_averaged(weight)]
         if [id(weight) for weight in weights] != [id(weight) for weight in self._live]:
             self._look_at(engine.process.model)
         if self._loaded is not None:
@@ -163,7 +161,7 @@ class EMA:
         places: dict[int, int] = {}
         self._live, self._average, self._place = [], [], {}
         for name, weight in model.named_parameters(remove_duplicate=False):
-            if not weight.is_floating_point():
+            if not _is_averaged(weight):
                 continue
             if id(weight) not in places:
                 places[id(weight)] = len(self._live)
@@ -193,6 +191,11 @@ class EMA:
         for name, place in self._place.items():
             average = self._average[place]
             local_tensor(average).copy_(local_tensor(distribute_like(average, saved[name])))
+
+
+def _is_averaged(weight: Tensor) -> bool:
+    """Return whether a weight has an average: one of whole numbers has none."""
+    return weight.is_floating_point() or weight.is_complex()
 
 
 def _chunks_of(tensors: Sequence[Tensor]) -> Iterator[slice]:
