@@ -113,7 +113,7 @@ def _refuse_other_class(
 
     Another version of torch may have added or dropped some, not both.
     """
-    lacking = sorted(optimizer.defaults.keys() - saved.keys())
+    lacking = sorted((optimizer.defaults.keys() & own.keys()) - saved.keys())
     foreign = sorted(saved.keys() - own.keys())
     if lacking and foreign:
         kind = type(optimizer).__name__
