@@ -108,7 +108,8 @@ def measure(parts: Mapping[str, Part], asked: argparse.Namespace) -> Session:
         home = stack.enter_context(tempfile.TemporaryDirectory(prefix="assay-ui-home-"))
         os.environ |= {"XDG_CACHE_HOME": home, "XDG_DATA_HOME": home}
         driver = stack.enter_context(sync_playwright())
-        path = os.environ.get("DEV_BROWSER") or shutil.which("chromium")
+        found = filter(None, map(shutil.which, ("chromium", "chromium-headless-shell")))
+        path = os.environ.get("DEV_BROWSER") or next(found, None)
         browser = driver.chromium.launch(executable_path=path, args=list(NO_GPU))
         session = Session(browser)
         for name, part in parts.items():

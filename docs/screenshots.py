@@ -16,7 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parent.parent
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 ASSAY = [sys.executable, "-m", "assay"]
 SIZE = {"width": 1280, "height": 800}
 PICTURES = ROOT / "docs" / "_static"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 from hypothesis import given
@@ -26,15 +27,16 @@ values = st.lists(
 def test_values_that_the_index_has_held_have_the_same_order(
     found: list[Any], descending: bool
 ) -> None:
-    database = sqlite3.connect(":memory:")
-    database.execute("CREATE TABLE cells (place, value)")
-    database.executemany(
-        "INSERT INTO cells VALUES (?, ?)", [(i, to_cell(value)) for i, value in enumerate(found)]
-    )
-    held = [
-        (from_cell(cell), place)
-        for place, cell in database.execute("SELECT place, value FROM cells ORDER BY place")
-    ]
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE cells (place, value)")
+        database.executemany(
+            "INSERT INTO cells VALUES (?, ?)",
+            [(i, to_cell(value)) for i, value in enumerate(found)],
+        )
+        held = [
+            (from_cell(cell), place)
+            for place, cell in database.execute("SELECT place, value FROM cells ORDER BY place")
+        ]
 
     own = in_order(((value, i) for i, value in enumerate(found)), descending=descending)
     assert in_order(held, descending=descending) == own

@@ -32,7 +32,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "the list of projects": remember,
     "the marks of messages": lambda root: mark_read(Project(root), [("a", 1)]),
     "the secret of the page": lambda _: kept_secret(),
-    "the queue": lambda _: JobJournal(),
+    "the queue": lambda _: JobJournal().close(),
 }
 
 
