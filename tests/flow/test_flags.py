@@ -407,6 +407,21 @@ def test_a_finished_run_says_where_it_finished_and_how_it_is_trained_longer(
     assert run_file.read(only_run(toy)).newest.to_step == 48
 
 
+@pytest.mark.parametrize("length", [["train.epochs=1"], ["train.epochs=@delete", "train.steps=8"]])
+def test_a_finished_run_has_nothing_left_though_its_last_checkpoint_was_made_within_the_epoch(
+    length: list[str], assay, toy: Path
+) -> None:
+    often = 'checkpoint.every="1 step"'
+    assert assay("run", "toy.toml", *length, often).returncode == 0
+    run = run_file.read(only_run(toy)).id
+
+    again = assay("resume", "last")
+
+    assert again.returncode == 2
+    assert f"The run {run} finished at step 8" in again.stderr
+    assert run_file.read(only_run(toy)).newest.number == 1
+
+
 # --------------------------------------------------------------------------------------------------- changed on the way
 
 

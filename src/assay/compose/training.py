@@ -313,9 +313,9 @@ def _restore(
 
 
 def _refuse_finished(prepared: PreparedRun, view: RunView, step: int) -> None:
-    from assay.engine.loop.bounds import is_done
+    from assay.engine.loop.bounds import has_ended
 
-    if view.status == "finished" and is_done(prepared.engine.state):
+    if view.status == "finished" and has_ended(prepared.engine.state):
         raise InputError(
             f"The run {view.id} finished at step {step}: there is nothing left to do.",
             fix=f"Train longer: assay resume {view.id} train.epochs=...",

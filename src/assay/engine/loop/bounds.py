@@ -189,6 +189,18 @@ def is_done(state: State) -> bool:
     )
 
 
+def has_ended(state: State) -> bool:
+    """Return whether a run that has finished was done here.
+
+    Its checkpoint may be of before the end of the last epoch, which was made then.
+    """
+    is_epoch_over = state.epoch_step == state.epoch_length or state.ends_epoch
+    epochs = state.epoch + bool(state.epoch_step and is_epoch_over)
+    is_last_epoch = state.max_epochs is not None and epochs >= state.max_epochs
+    is_last_step = state.step_bound is not None and state.step >= state.step_bound
+    return is_done(state) or is_last_epoch or is_last_step
+
+
 def arithmetic(loader: Loader, *, epochs: int | None, total: int | None) -> list[str]:
     """Return the lines about the length of a run: at most `total` steps, so many `epochs`.
 
