@@ -206,7 +206,9 @@ def inside_working_directory(name: str, argument: str) -> Path:
     path = Path(name)
     home = Path.cwd().resolve()
     try:
-        is_inside = (home / path).resolve().is_relative_to(home)
+        place = (home / path).resolve()
+        # From Python 3.13 on, links in a circle are what is left of them.
+        is_inside = place.is_relative_to(home) and not place.is_symlink()
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null byte
         is_inside = False
     if path.is_absolute() or ".." in path.parts or not is_inside:
