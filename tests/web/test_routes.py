@@ -22,6 +22,7 @@ import pytest
 import uvicorn
 
 from assay.core.facts import Ended
+from assay.query import catalog
 from assay.query.catalog import Asked, Page
 from assay.query.job_queue import QueueChanges
 from assay.query.run import RunView
@@ -501,6 +502,45 @@ def test_rows_that_are_read_while_a_run_comes_are_of_the_version_before(
 
     assert (answer["total"], answer["version"]) == (1, 1)
     assert home.catalog.version == 2
+    home.catalog.close()
+
+
+def test_what_is_known_of_the_runs_is_forgotten_before_their_version_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project, config="lr = 0.1\n")
+    home = Home.of(project)
+    home.catalog.synchronize()
+    home.catalog.names()
+    known, versions = catalog._Known, list[int]()
+    monkeypatch.setattr(catalog, "_Known", lambda: versions.append(home.catalog.version) or known())
+    make_run(project, config="width = 3\n")
+
+    home.catalog.synchronize()
+
+    assert versions == [1]
+    assert home.catalog.version == 2
+    assert "width" in home.catalog.names().config
+    home.catalog.close()
+
+
+def test_runs_behind_a_link_are_heard_of_too(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    make_run(project)
+    elsewhere = tmp_path / "elsewhere"
+    project.runs_dir.rename(elsewhere)
+    project.runs_dir.symlink_to(elsewhere, target_is_directory=True)
+    home = Home.of(project)
+    watch, looked = Watch(home), _Looked()
+    home.ready()
+    while home.is_reading:
+        time.sleep(0.01)
+    watch._event(looked)
+
+    folder = make_run(project)
+
+    assert id_of(folder) in watch._event(looked)["changed"]
     home.catalog.close()
 
 

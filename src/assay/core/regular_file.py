@@ -49,17 +49,17 @@ class FileTooLargeError(OSError):
 
 
 def file_size(path: Place) -> int:
-    """Return the size in bytes, 0 when nothing is there."""
+    """Return the size in bytes, 0 when nothing is there; a link is not followed."""
     try:
-        return os.stat(path).st_size
+        return os.lstat(path).st_size
     except OSError:
         return 0
 
 
 def mtime_ns_of(path: Place) -> int:
-    """Return the time of change in ns, 0 when nothing is there."""
+    """Return the time of change in ns, 0 when nothing is there; a link is not followed."""
     try:
-        return os.stat(path).st_mtime_ns
+        return os.lstat(path).st_mtime_ns
     except OSError:
         return 0
 

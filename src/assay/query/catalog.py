@@ -441,8 +441,9 @@ class Catalog:
         self.readable.set()
 
     def _change(self) -> None:
-        self.version += 1
+        # In this order: what a reader takes for the new version is never of the old one.
         self._known = _Known()
+        self.version += 1
 
     def _look(self) -> dict[Index, Moment]:
         """Return the present moment of each index: the states of open and of lost runs."""

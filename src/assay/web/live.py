@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
-from assay.core.regular_file import file_size, mtime_ns_of
+from assay.core.regular_file import file_size
 from assay.query.job_queue import QueueChanges
 from assay.query.run_row import RunRow
 from assay.store.refresh_index import Synchronized
@@ -175,7 +175,7 @@ class Watch:
         if looked.stamp == -1:
             looked.stamp, looked.all_at = home.first_stamp_ns, home.first_look_at
             looked.open = {row.written.folder: row for row in home.catalog.open_rows()}
-        stamp = mtime_ns_of(home.project.runs_dir)
+        stamp = home.read_stamp_ns()
         if stamp != looked.stamp or now - looked.all_at > looked.all_every:
             begun = time.thread_time()
             found = home.catalog.synchronize()

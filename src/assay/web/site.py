@@ -61,8 +61,12 @@ class Home:
                     target=self.catalog.synchronize, name="assay-first-look", daemon=True
                 )
                 self.first_look_at = time.monotonic()
-                self.first_stamp_ns = mtime_ns_of(self.project.runs_dir)
+                self.first_stamp_ns = self.read_stamp_ns()
                 self._first_look.start()
+
+    def read_stamp_ns(self) -> int:
+        """Return the time of change of the folder of the runs, which may be a link."""
+        return mtime_ns_of(self.project.runs_dir.resolve())
 
     @property
     def is_reading(self) -> bool:

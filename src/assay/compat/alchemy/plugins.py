@@ -207,7 +207,7 @@ def inside_working_directory(name: str, argument: str) -> Path:
     home = Path.cwd().resolve()
     try:
         place = (home / path).resolve()
-        # From Python 3.13 on, links in a circle are what is left of them.
+        # Links in a circle are no error from Python 3.13 on: the place is then still a link.
         is_inside = place.is_relative_to(home) and not place.is_symlink()
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null byte
         is_inside = False

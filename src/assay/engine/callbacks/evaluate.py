@@ -283,9 +283,10 @@ def evaluate(
     is that of the weights. In a `rehearsal` the metrics are updated, but not asked for their
     values: some need more than a batch.
 
-    Modules are in eval mode, and come back in their own. The global random generators come back as
-    they were; inside, each batch has its own key. On several `ranks`, `batches` are the share of
-    this one; what comes back is of all. Through a `pipeline` outputs come to its last stage.
+    All modules are in eval mode meanwhile, and afterwards in the mode of before. The global random
+    generators come back as they were; inside, each batch has its own key. On several `ranks`,
+    `batches` are the share of this one; what comes back is of all. Through a `pipeline` outputs
+    come to its last stage.
     """
     device = torch.device(device)
     ranks = DataParallelGroup() if ranks is None else ranks

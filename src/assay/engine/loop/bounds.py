@@ -190,9 +190,10 @@ def is_done(state: State) -> bool:
 
 
 def has_ended(state: State) -> bool:
-    """Return whether a run that has finished was done here.
+    """Return whether a finished run whose last checkpoint is this has nothing left to train.
 
-    Its checkpoint may be of before the end of the last epoch, which was made then.
+    That is more than `is_done`: the checkpoint may be of the last step, before the end of its epoch
+    was made and counted.
     """
     is_epoch_over = state.epoch_step == state.epoch_length or state.ends_epoch
     epochs = state.epoch + bool(state.epoch_step and is_epoch_over)

@@ -117,10 +117,11 @@ class Process(ABC):
             ) from None
 
     def train(self, mode: bool = True) -> None:
+        """Put the model into training mode, or into eval mode."""
         self.model.train(mode)
 
     def eval(self) -> None:
-        """Called in an evaluation once all modules of the process are in eval mode."""
+        """Put the model into eval mode. An evaluation has put all modules there before."""
         self.train(False)
 
     def _call_batch_hook(self, batch: Any) -> Any:
