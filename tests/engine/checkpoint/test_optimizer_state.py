@@ -321,7 +321,7 @@ def test_the_state_of_another_class_is_refused(before: str, after: str) -> None:
     with pytest.raises(CheckpointError, match=f"not of {after}, which has ") as caught:
         load_optimizer_state(getattr(torch.optim, after)(model.parameters(), lr=0.1), model, saved)
 
-    assert "assay run --from" in caught.value.fix
+    assert "assay run CONFIG --from RUN" in caught.value.fix
 
 
 def test_a_state_of_an_older_torch_or_under_another_scheduler_is_taken() -> None:

@@ -118,10 +118,10 @@ def _refuse_other_class(
     if lacking and foreign:
         kind = type(optimizer).__name__
         raise CheckpointError(
-            f"The checkpoint holds the state of an optimizer with {', '.join(foreign)}, not of"
-            f" {kind}, which has {', '.join(lacking)}.",
-            fix=f"Resume with the class it was trained with; a new run begins {kind} with its"
-            " weights: assay run --from.",
+            f"The checkpoint is of an optimizer with {', '.join(foreign)}, not of {kind}, which has"
+            f" {', '.join(lacking)}.",
+            fix="Resume with the class it was trained with, or begin a new run with its weights:"
+            " assay run CONFIG --from RUN",
         )
 
 
