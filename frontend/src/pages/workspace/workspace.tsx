@@ -212,8 +212,9 @@ export function Workspace() {
 function Count({ rows, selected, isGrouped }: { rows: Rows; selected: number; isGrouped: boolean }) {
   if (rows.total === null) return null;
   const reading = rows.reading ? `, reading ${count(rows.reading[0])} of ${count(rows.reading[1])}` : "";
-  const runs = `${count(rows.runs)} ${rows.runs === 1 ? "run" : "runs"}`;
-  return `${isGrouped ? `${count(rows.total)} groups of ${runs}` : runs}, ${count(selected)} selected${reading}`;
+  const counted = (number: number, noun: string) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+  const runs = counted(rows.runs, "run");
+  return `${isGrouped ? `${counted(rows.total, "group")} of ${runs}` : runs}, ${count(selected)} selected${reading}`;
 }
 
 interface TableProps extends Omit<Parameters<typeof RunsTable>[0], "addColumn"> {
