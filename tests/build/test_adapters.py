@@ -204,6 +204,73 @@ def test_the_part_that_does_not_fit_is_named() -> None:
     ]
 
 
+REFUSED = object()
+TEXTS = ("q,v", "[q,v]", "[q]", "q", "'a,b',c", "1,2", "[1,2]", "1", "true", "none", "'1'", "{a=1}")
+READINGS: dict[Any, tuple[Any, ...]] = {
+    str: (
+        "q,v",
+        REFUSED,
+        REFUSED,
+        "q",
+        "'a,b',c",
+        "1,2",
+        REFUSED,
+        "1",
+        "true",
+        "none",
+        "1",
+        REFUSED,
+    ),
+    int: (*[REFUSED] * 7, 1, *[REFUSED] * 4),
+    float: (*[REFUSED] * 7, 1.0, *[REFUSED] * 4),
+    bool: (*[REFUSED] * 8, True, *[REFUSED] * 3),
+    list[str]: (
+        *(["q", "v"], ["q", "v"], ["q"], REFUSED, ["a,b", "c"], ["1", "2"], ["1", "2"]),
+        *[REFUSED] * 5,
+    ),
+    list[int]: (*[REFUSED] * 5, [1, 2], [1, 2], *[REFUSED] * 5),
+    list[str] | None: (
+        *(["q", "v"], ["q", "v"], ["q"], REFUSED, ["a,b", "c"], ["1", "2"], ["1", "2"]),
+        *(REFUSED, REFUSED, None, REFUSED, REFUSED),
+    ),
+    tuple[str, int]: (*[REFUSED] * 5, ("1", 2), ("1", 2), *[REFUSED] * 5),
+    dict[str, str]: (*[REFUSED] * 11, {"a": "1"}),
+    int | None: (*[REFUSED] * 7, 1, REFUSED, None, REFUSED, REFUSED),
+    Literal["q", "1"]: (*[REFUSED] * 3, "q", *[REFUSED] * 3, "1", REFUSED, REFUSED, "1", REFUSED),
+    Any: (
+        *("q,v", ["q", "v"], ["q"], "q", "'a,b',c", "1,2", [1, 2], 1, True, None, "1"),
+        {"a": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("from_outside", [False, True])
+@pytest.mark.parametrize("hint", READINGS, ids=str)
+def test_each_type_reads_each_text(
+    hint: Any, from_outside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def target(x: Any) -> None: ...
+
+    target.__annotations__["x"] = hint
+    signature = signature_of(target)
+    assert signature is not None
+    for text, value in zip(TEXTS, READINGS[hint], strict=True):
+        monkeypatch.setenv("TYPED", text)
+        root = loads(
+            '[model]\ntype = "a.B"\nx = 0\n',
+            ["model.x=${env:TYPED}" if from_outside else f"model.x={text}"],
+        ).root
+        node = get_at(root, ("model", "x"))
+        assert node is not None
+        found = judge_node(target, signature.by_keyword()["x"], node)
+
+        if value is REFUSED:
+            assert found.misfits, (hint, text, found.value)
+        else:
+            assert found.misfits == (), (hint, text, found.misfits)
+            assert found.value == value and type(found.value) is type(value), (hint, text)
+
+
 @pytest.mark.parametrize(
     ("argument", "value"),
     [

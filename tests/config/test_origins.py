@@ -10,7 +10,7 @@ import pytest
 from assay.config import dump, load
 from assay.config.freeze import origins_of, with_origins
 from assay.config.sources import toml
-from assay.config.tree import get_at, key_origin_at, same, typed_text, walk
+from assay.config.tree import Leaf, get_at, key_origin_at, same, walk
 
 TEXT = """\
 tag = "a"
@@ -50,4 +50,8 @@ def test_a_value_from_outside_is_text_again_where_the_type_wants_it(
 
     name = get_at(again, ("model", "name"))
     assert name is not None
-    assert typed_text(name) == "0123" and name.origin.note == "from env:AN_OUTSIDE_NAME"
+    assert (
+        isinstance(name, Leaf)
+        and name.typed == "0123"
+        and name.origin.note == "from env:AN_OUTSIDE_NAME"
+    )

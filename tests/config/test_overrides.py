@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import json
 from datetime import date
 from math import inf, isnan
 from pathlib import Path
@@ -14,10 +16,10 @@ from assay.config.overrides import is_override
 from assay.config.references import Uses
 from assay.config.resolver import Draws
 from assay.config.settings import Settings
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import MalformedError, items_of, quote, value_of
 from assay.config.sources.toml import read_toml
-from assay.config.tree import Table, get_at, key_origin_at, plain, typed_text
-from assay.core.diagnostics import Problem
+from assay.config.tree import Leaf, Table, get_at, key_origin_at, plain
+from assay.core.diagnostics import Origin, Problem
 
 TEXT = """\
 tag = "base"
@@ -124,12 +126,20 @@ def test_a_file_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("5 #3", "5 #3"),
         ("'#'", "#"),
         ("1\nb = 2", "1\nb = 2"),
-        ("[1, 2", "[1, 2"),
+        ("[q_proj,v_proj]", ["q_proj", "v_proj"]),
+        ("[q_proj]", ["q_proj"]),
+        ("['a,b',c]", ["a,b", "c"]),
+        ("[ a b , [1, x,], ]", ["a b", [1, "x"]]),
+        ("[]", []),
+        ('[none,True,.5,it\'s,"a\\"]b"]', [None, True, 0.5, "it's", 'a"]b']),
+        ("{act=relu, of=[gelu, 1]}", {"act": "relu", "of": ["gelu", 1]}),
+        ("[${env:X,[1]}]", ["${env:X,[1]}"]),
+        ("conv(1)", "conv(1)"),
+        ("a,[b", "a,[b"),
         ("@model", "@model"),
         ("/data/x=1", "/data/x=1"),
         ("٣", "٣"),
         ("9" * 5000, "9" * 5000),
-        ("[" * 500, "[" * 500),
     ],
 )
 def test_a_value_is_toml_else_a_word_or_number_else_text(text: str, value: object) -> None:
@@ -139,9 +149,50 @@ def test_a_value_is_toml_else_a_word_or_number_else_text(text: str, value: objec
     assert type(read_value) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "fix"),
+    [
+        ("(a,b)", "begins like a list, which has square brackets", "write [a,b]"),
+        ("(a", "begins like a list, which has square brackets", "write [a]"),
+        ("{a,b}", "begins like a table, which has keys", "write {a = 1, b = 2}, or [a, b]"),
+        ("{a: 1}", "begins like a table, which has keys", "write {a = 1, b = 2}"),
+        ("{a=1,a=2}", "begins like a table, which has keys", "write {a = 1, b = 2}"),
+        ("[a", "has no `]` at its end", "write [a]"),
+        ("{a=x", "has no `}` at its end", "write {a=x}"),
+        ("[a]b", "is more than one value", "write [[a]b]"),
+        ("[a],[b]", "is more than one value", "write [[a],[b]]"),
+        ("[a,,b]", "has an item that is not closed, or empty", "write [a, b]"),
+        ("['a,b]", "has an item that is not closed, or empty", "write [a, b]"),
+        ("[a,(b)]", "begins like a list, which has square brackets", "write [b]"),
+        ("[f(x)]", "has an item that is not closed, or empty", "write [a, b]"),
+        ("[" * 500, "is nested too deep", "in quotes for a text"),
+        ("[" + "1," * 60_000 + "]", "longer than 100,000 characters", "write it in a file"),
+    ],
+)
+def test_what_begins_with_a_bracket_is_no_text(text: str, said: str, fix: str) -> None:
+    problem = refused(f"model.width={text}")
+
+    assert said in problem.message and fix in problem.fix
+    assert (problem.kind, problem.origin.column) == ("syntax", 13)
+    if len(text) < 1_000:
+        assert applied(f"model.width={json.dumps(text)}")["model"]["width"] == text
+
+
 @given(st.text(max_size=30))
-def test_any_text_is_some_value(text: str) -> None:
-    value_of(text)
+def test_any_text_is_some_value_or_one_error(text: str) -> None:
+    with contextlib.suppress(MalformedError):
+        value_of(text)
+    assert value_of(quote(text)) == text
+
+
+def test_a_list_without_brackets_respects_quotes() -> None:
+    def items(text: str) -> list[object] | None:
+        nodes = items_of(text, Origin(source="<test>"))
+        return None if nodes is None else [plain(node) for node in nodes]
+
+    assert items("1,'a,b',c,[d,e]") == [1, "a,b", "c", ["d", "e"]]
+    assert items("a,") == ["a"]
+    assert items("evaluate") is items("'a,b'") is items("a,,b") is items("a,'b") is None
 
 
 def test_nan_is_a_number() -> None:
@@ -166,6 +217,8 @@ def test_nan_is_a_number() -> None:
         ("tag=123", ("tag",), "123"),
         ("evaluate.splits=valid,test", ("evaluate", "splits"), ["valid", "test"]),
         ("evaluate.splits=valid", ("evaluate", "splits"), ["valid"]),
+        ("evaluate.splits=[valid, 1]", ("evaluate", "splits"), ["valid", 1]),
+        ("evaluate.splits='a,b',1", ("evaluate", "splits"), ["a,b", "1"]),
         ("+ema={type = 'a.B'}", ("ema",), {"type": "a.B"}),
         ("sweep.model.width=[1, 2]", ("sweep", "model.width"), [1, 2]),
         ("tag=1e5", ("tag",), "1e5"),
@@ -219,7 +272,8 @@ def test_the_text_of_a_value_as_typed_is_kept_for_those_who_want_text() -> None:
     def typed(key: str) -> str | None:
         node = get_at(root, ("model", key))
         assert node is not None
-        return typed_text(node)
+        assert isinstance(node, Leaf)
+        return node.typed
 
     assert (typed("name"), typed("width"), typed("type")) == ("0123", "1_000", None)
 

@@ -28,7 +28,6 @@ from assay.config.tree import (
     plain,
     reference_of,
     same,
-    typed_text,
 )
 from assay.core.diagnostics import Origin, Problem
 
@@ -300,7 +299,7 @@ def test_the_environment_is_read_like_an_override_and_is_never_a_reference() -> 
         "n": 8,
         "s": "/data",
         "p": "/data/x",
-        "l": "[1, 2]",
+        "l": [1, 2],
         "k": [8],
     }
     assert literal(values["at"]) == "@model"
@@ -509,6 +508,30 @@ def test_what_only_the_machine_knows_waits_for_it() -> None:
     assert "${device:count}" in problem.fix
 
 
+def test_a_list_from_outside_is_read_like_an_override() -> None:
+    root = tree({"a": "${env:A}", "evaluate": {"splits": "${env:B}"}, "d": "${env:C,[x,'y,z']}"})
+
+    made, problems = with_external_values(root, {"A": "[@model,'a,b']", "B": "valid,test"}, {})
+
+    assert problems == []
+    assert plain(made) == {
+        "a": ["@@model", "a,b"],
+        "evaluate": {"splits": ["valid", "test"]},
+        "d": ["x", "y,z"],
+    }
+
+
+def test_half_a_list_from_outside_is_refused_unless_it_is_a_secret() -> None:
+    root = tree({"a": "${env:A}", "b": "${env:API_TOKEN}", "c": "of ${env:A}"})
+
+    made, problems = with_external_values(root, {"A": "[a", "API_TOKEN": "(x"}, {})
+
+    assert plain(made) == {"a": "${env:A}", "b": "(x", "c": "of [a"}
+    (problem,) = problems
+    assert problem.message == "`[a` has no `]` at its end, the value of `A`"
+    assert problem.fix.startswith("write [a], or in quotes for a text")
+
+
 def test_a_variable_is_text_where_text_is_wanted() -> None:
     root = tree(
         {
@@ -528,4 +551,4 @@ def test_a_variable_is_text_where_text_is_wanted() -> None:
         "model": {"name": 123},
     }
     name = get_at(made, ("model", "name"))
-    assert name is not None and typed_text(name) == "123"
+    assert isinstance(name, Leaf) and name.typed == "123"

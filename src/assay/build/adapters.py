@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
-from assay.config.references import escape, holds_secret
-from assay.config.sources.literals import value_of
+from assay.config.references import holds_secret
+from assay.config.sources.literals import MalformedError, items_of, value_of
 from assay.config.tree import (
     NONE,
     KeyPath,
@@ -37,8 +37,8 @@ from assay.config.tree import (
     literal,
     plain,
     set_at,
+    text_of,
     transform,
-    typed_text,
 )
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean
@@ -138,10 +138,9 @@ def judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judge
     first = _judge(target, parameter, node)
     if not first.misfits:
         return first
-    others = (_judge(target, parameter, other) for other in _other_readings(node))
-    found = next((other for other in others if not other.misfits), None)
-    if found is not None:
-        return found
+    fitting = _fitting(target, parameter, node, first.misfits)
+    if fitting is not None:
+        return fitting
     if len(first.misfits) > 1 or first.misfits[0].fix:
         return first
     (misfit,) = first.misfits
@@ -184,7 +183,10 @@ def _mend(node: Node) -> Iterator[tuple[str, Node]]:
         return
     match node:
         case Leaf(str() as text):
-            other = value_of(text)
+            try:
+                other = value_of(text)
+            except MalformedError:
+                return
             if not isinstance(other, str):
                 bare = text.replace("_", "") if isinstance(other, int | float) else text
                 yield f"write it without quotes: {bare}", from_plain(other, node.origin)
@@ -208,17 +210,35 @@ def _mend(node: Node) -> Iterator[tuple[str, Node]]:
         yield f"write a list: [{_short(node)}]", List((node,), node.origin)
 
 
-def _other_readings(node: Node) -> Iterator[Node]:
-    """Yield other readings of a value that was typed without quotes and brackets."""
-    text = typed_text(node)
-    if text is None:
-        return
-    if not isinstance(node, Leaf) or not isinstance(node.value, str):
-        yield from_plain(escape(text), node.origin)
-    if "," in text:
-        yield from_plain(
-            [value_of(part) for part in text.strip().removesuffix(",").split(",")], node.origin
-        )
+def _fitting(
+    target: Callable[..., Any], parameter: Parameter, node: Node, misfits: Iterable[Misfit]
+) -> Judged | None:
+    """Return the first other reading of `node` that fits; None if none does."""
+    for reading in _other_readings(node, misfits):
+        judged = _judge(target, parameter, reading)
+        if not judged.misfits:
+            return judged
+        if isinstance(reading, List) and isinstance(node, Leaf):
+            return _fitting(target, parameter, reading, judged.misfits)
+    return None
+
+
+def _other_readings(node: Node, misfits: Iterable[Misfit]) -> Iterator[Node]:
+    """Yield other readings of a value that was typed: its scalars as texts, then as a list.
+
+    Of `[1, x]` the scalars that do not fit are texts, or all of them; `a,b` is a list as well.
+    """
+    texts = node
+    for misfit in misfits:
+        part = get_at(node, misfit.inside)
+        if isinstance(part, Leaf):
+            texts = _with_part(texts, misfit.inside, text_of(part))
+    yield texts
+    yield transform(node, lambda part, _: text_of(part) if isinstance(part, Leaf) else part)
+    if isinstance(node, Leaf) and node.typed is not None:
+        items = items_of(node.typed, node.origin)
+        if items is not None:
+            yield List(tuple(items), node.origin)
 
 
 def _judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged:

@@ -315,7 +315,9 @@ def _edit(file: Path, key: str, value: str | None) -> None:
     import os
 
     from assay.config.edit import with_key, without_key
-    from assay.config.overrides import value_for
+    from assay.config.sources.literals import value_for
+    from assay.config.tree import CLI
+    from assay.core.diagnostics import Origin
     from assay.formats.json_codec import write_atomic
 
     text = _read(file)
@@ -323,7 +325,8 @@ def _edit(file: Path, key: str, value: str | None) -> None:
     if value is None:
         new = without_key(text, path, source=str(file))
     else:
-        new = with_key(text, path, value_for(path, value), source=str(file))
+        origin = Origin(source=CLI, text=value, line=1, column=1)
+        new = with_key(text, path, value_for(path, value, origin), source=str(file))
     real = Path(os.path.realpath(file))
     mode = real.stat().st_mode & 0o7777
     write_atomic(real, new.encode("utf-8"))

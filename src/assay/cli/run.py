@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import shlex
 import sys
@@ -202,11 +201,10 @@ def _refuse_test_options(
 
 def _shorthands(tag: str | None, seed: int | None, *, fast: bool) -> list[str]:
     """Return the overrides that options stand for."""
-    from assay.config.sources.literals import value_of
+    from assay.config.sources.literals import quote
 
-    if tag is not None and value_of(tag) is None:
-        tag = json.dumps(tag)  # the word none is a tag like any other
-    given_keys = {"tag": tag, "seed": seed}
+    # The word none and a text that begins with a bracket are tags like any other.
+    given_keys = {"tag": tag and quote(tag), "seed": seed}
     overrides = [f"{key}={value}" for key, value in given_keys.items() if value is not None]
     return [*overrides, *FAST] if fast else overrides
 

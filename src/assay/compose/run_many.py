@@ -26,7 +26,7 @@ from assay.config import expand
 from assay.config.edit import inline
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import quote
 from assay.config.tree import Leaf, from_plain, get_at, walk
 from assay.core.devices import device_names
 from assay.core.diagnostics import Origin, render
@@ -208,8 +208,8 @@ def _assignments(overrides: Mapping[str, Any] | Sequence[str]) -> list[str]:
 
 def _override_text(value: Any) -> str:
     """Return a value as an override is typed: a text bare unless it reads as something else."""
-    if isinstance(value, str) and value_of(value) == value:
-        return value
+    if isinstance(value, str):
+        return quote(value)
     return inline(from_plain(value, Origin(source="<overrides>")))
 
 

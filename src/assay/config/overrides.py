@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import MalformedError, read_value, value_for
 from assay.config.tree import (
     CLI,
     KeyPath,
@@ -17,7 +17,6 @@ from assay.config.tree import (
     delete_at,
     dotted,
     fit_path,
-    from_plain,
     get_at,
     problem_at,
     set_at,
@@ -53,23 +52,6 @@ def is_override(argument: str) -> bool:
         return not Path(argument).exists()
     except (OSError, ValueError):
         return True
-
-
-def value_for(path: KeyPath, text: str, origin: Origin | None = None) -> Node:
-    """Return the node for `text`, typed without quotes, as the value at `path`."""
-    origin = origin or Origin(source=CLI, text=text, line=1, column=1)
-    value = from_plain(value_of(text), origin)
-    standard = schema.find(path)
-    if standard is None or not isinstance(value, Leaf) or value.value is None:
-        return value
-    match standard.kind:
-        case "text" | "period" | "steps" | "duration" | "choice":
-            # A text is what stands in its quotes, and any other value what was typed.
-            return value if isinstance(value.value, str) else from_plain(text, value.origin)
-        case "names" if isinstance(value.value, str) and text.strip():
-            return from_plain([name.strip() for name in text.split(",")], value.origin)
-        case _:
-            return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +102,11 @@ def setting_of(argument: str) -> Setting:
     text = argument[found.end() :]
     value = None
     if text.strip() != DELETE:
-        value = from_plain(value_of(text), origin_in(argument, found.end(), len(argument)))
+        place = origin_in(argument, found.end(), len(argument))
+        try:
+            value = read_value(text, place)
+        except MalformedError:  # an older system may have this form; it is refused when it is set
+            value = Leaf(text, place, typed=text)
     return Setting(
         parts=tuple(each[0] for each in places),
         value=value,
@@ -165,11 +151,14 @@ def apply_setting(root: Table, setting: Setting) -> Table:
             raise _not_there(root, setting, path)
     elif old is None:
         _check_new(root, setting, path)
-    node = (
-        setting.value
-        if setting.text is None
-        else value_for(path, setting.text, setting.value.origin)
-    )
+    node = setting.value
+    if setting.text is not None:
+        try:
+            node = value_for(path, setting.text, node.origin)
+        except MalformedError as error:
+            raise RefusedError(
+                "syntax", error.what, node.origin, key=dotted(path), fix=error.fix
+            ) from None
     if old is not None and not setting.creates:
         node = replace(node, origin=replace(node.origin, replaced=old.origin))
     try:

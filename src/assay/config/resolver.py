@@ -13,7 +13,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, time
 from typing import Any
 
 from assay.config.references import (
@@ -33,7 +32,7 @@ from assay.config.references import (
     text_within,
 )
 from assay.config.settings import Settings
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import BRACKETS, MalformedError, value_for, value_of
 from assay.config.tree import (
     IN_TEXT,
     NONE,
@@ -49,6 +48,7 @@ from assay.config.tree import (
     plain,
     problem_at,
     reference_of,
+    transform,
     walk,
     without_names,
 )
@@ -573,36 +573,29 @@ class _External:
         if not self.is_there(named, leaf, path) or self.stays(named):
             return leaf
         origin = _with_notes(leaf.origin, [self.note(named)])
-        value = self.value(named)
-        if named["kind"] == "global":
-            return from_plain(_escape_all(value), origin)
-        is_set = named["name"] in self.environ
-        text = str(value) if is_set else named["default"].strip()
-        standard = schema.find(path)
-        is_text = standard is not None and standard.kind in (
-            "text",
-            "period",
-            "steps",
-            "duration",
-            "choice",
-        )
-        if is_set:
-            value = value_of(text)
-        if is_text and (is_set or not isinstance(value, str)):
-            value = text
-        if not isinstance(value, bool | int | float | str | date | time | None):
-            value = text
-        if isinstance(value, str):
-            # The quotes of a default are not part of its text.
-            return Leaf(escape(value), origin, typed=text if is_set else value)
-        return Leaf(value, origin, typed=text)
+        if named["kind"] == "global" and named["name"] in self.variables:
+            return transform(from_plain(self.value(named), origin), _escaped)
+        is_default = named["name"] not in self.variables_for(named)
+        text = named["default"].strip() if is_default else self.environ[named["name"]]
+        try:
+            # A secret that begins with a bracket is a text like any other.
+            is_text = text.strip()[:1] in BRACKETS and is_secret_variable(named["name"], text)
+            node = Leaf(text, origin) if is_text else value_for(path, text, origin)
+        except MalformedError as error:
+            message = f"{error.what}, the value of `{named['name']}`"
+            self.problems.append(problem_at("syntax", message, leaf, path, error.fix))
+            return leaf
+        return transform(node, _escaped)
 
     def value(self, named: re.Match[str]) -> Any:
         """Return the value of a variable that is there; its default is written as an override."""
         variables = self.variables_for(named)
         if named["name"] in variables:
             return variables[named["name"]]
-        return value_of(named["default"].strip())
+        try:
+            return value_of(named["default"].strip())
+        except MalformedError:  # in a longer text it is a text
+            return named["default"].strip()
 
     def variables_for(self, named: re.Match[str]) -> Mapping[str, Any]:
         return self.variables if named["kind"] == "global" else self.environ
@@ -640,13 +633,7 @@ def _with_notes(origin: Origin, names: Iterable[str]) -> Origin:
     return replace(origin, note=", ".join(dict.fromkeys(filter(None, [origin.note, *names]))))
 
 
-def _escape_all(value: Any) -> Any:
-    match value:
-        case str():
-            return escape(value)
-        case Mapping():
-            return {key: _escape_all(item) for key, item in value.items()}
-        case list():
-            return [_escape_all(item) for item in value]
-        case _:
-            return value
+def _escaped(node: Node, _: KeyPath) -> Node:
+    if isinstance(node, Leaf) and isinstance(node.value, str):
+        return replace(node, value=escape(node.value))
+    return node

@@ -24,7 +24,7 @@ from assay.config.older_systems.keys import (
 )
 from assay.config.older_systems.names import install, older_name, system_of
 from assay.config.overrides import Setting, apply_setting
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import items_of
 from assay.config.tree import (
     IN_TEXT,
     KeyPath,
@@ -117,9 +117,8 @@ def translate_setting(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     if setting.value is None:
         return replace(setting, parts=to, origins=origins), notes
     given = setting.value
-    if setting.text is not None and "," in setting.text and isinstance(given, Leaf):
-        row = [value_of(part) for part in setting.text.split(",")]
-        given = from_plain(row, given.origin)
+    if setting.text is not None and "," in setting.text:
+        given = _row(setting) or given
     inside = set_at(Table({}, given.origin), setting.parts, given, setting.key_origin())
     value = alias.convert(get_at(inside, alias.path) or given)
     if value is None:
@@ -210,8 +209,8 @@ def _row(setting: Setting) -> Node | None:
     given = setting.value
     if not isinstance(given, Leaf) or setting.text is None:
         return given
-    texts = setting.text.strip().strip("()").split(",")
-    return from_plain([value_of(text.strip()) for text in texts if text.strip()], given.origin)
+    items = items_of(f"{setting.text.strip().strip('()')},", given.origin)
+    return List(tuple(items), given.origin) if items is not None else given
 
 
 def translate_forms(root: Node) -> tuple[Node, list[Problem]]:

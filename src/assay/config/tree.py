@@ -319,14 +319,11 @@ def literal(value: Scalar) -> Scalar:
     return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
 
 
-def typed_text(node: Node) -> str | None:
-    """Return a value exactly as typed: `name=123` means "123" to a str."""
-    if isinstance(node, Leaf) and node.typed is not None:
-        return node.typed
-    origin = node.origin
-    if origin.source != CLI or origin.text is None:
-        return None
-    return origin.text[origin.column - 1 :]
+def text_of(leaf: Leaf) -> Leaf:
+    """Return a scalar as the text it was typed as: `name=123` is "123" for a text."""
+    if leaf.typed is None or isinstance(leaf.value, str):
+        return leaf
+    return replace(leaf, value=leaf.typed.strip())
 
 
 def change_texts(

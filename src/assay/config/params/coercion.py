@@ -12,10 +12,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from assay.config.sources.literals import MAX_VALUE, value_of
+from assay.config.sources.literals import MAX_VALUE, MalformedError, items_of, value_of
+from assay.config.tree import Leaf
+from assay.core.diagnostics import Origin
 from assay.core.errors import InputError, did_you_mean
-
-OPENING, CLOSING = "([", ")]"
 
 
 class CoercionError(Exception):
@@ -28,7 +28,10 @@ def parse_literal(text: str) -> Any:
     >>> [parse_literal(text) for text in ("1e-3", "(1, 5)", "{'a': None}", "adam")]
     [0.001, (1, 5), {'a': None}, 'adam']
     """
-    value = value_of(text)
+    try:
+        value = value_of(text)
+    except MalformedError:
+        value = text
     bare = text.strip()
     if value != text or not bare.startswith(("(", "[", "{", '"', "'")) or len(bare) > MAX_VALUE:
         return value
@@ -165,9 +168,10 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     kind = get_origin(wanted) or wanted
     parts = get_args(wanted)
     typed: list[str | None]
-    if isinstance(value, str) and text is not None and "," in text:
-        typed = list(_split(text))
-        value = [parse_literal(each) for each in typed if each is not None]
+    items = _items(text) if isinstance(value, str) and text is not None else []
+    if items:
+        typed = [*items]
+        value = [parse_literal(item) for item in items]
     elif isinstance(value, tuple | list):
         typed = [None] * len(value)
     else:
@@ -188,13 +192,13 @@ def _sequence(value: Any, wanted: Any, text: str | None) -> Any:
     return tuple(made) if issubclass(kind, tuple) else made
 
 
-def _split(text: str) -> list[str]:
-    """Return the items of `0.9,0.99`, with or without brackets; the last may end with a comma."""
+def _items(text: str) -> list[str]:
+    """Return the items of `0.9,0.99`, also in parentheses, as they were typed."""
     bare = text.strip()
-    if bare[0] in OPENING and bare[-1] == CLOSING[OPENING.index(bare[0])]:
+    if bare.startswith("(") and bare.endswith(")"):
         bare = bare[1:-1]
-    items = [item.strip() for item in bare.split(",")]
-    return items[:-1] if not items[-1] else items
+    items = items_of(bare, Origin(source="<value>")) or []
+    return [item.typed for item in items if isinstance(item, Leaf) and item.typed is not None]
 
 
 def _one_of(

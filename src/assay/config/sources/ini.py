@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from assay.config.sources import toml
-from assay.config.sources.literals import value_of
+from assay.config.sources.literals import MalformedError, read_value
 from assay.config.sources.positions import (
     MAX_BYTES,
     MAX_MISTAKES,
@@ -35,7 +35,6 @@ from assay.config.tree import (
     Node,
     Table,
     dotted,
-    from_plain,
     parse_dotted,
     relocate,
 )
@@ -268,7 +267,11 @@ class _IniReader:
             return self.read_as_toml(text, option, origin, is_raw=text == raw)
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
             raise UnreadableError(too_long(origin))
-        return from_plain(value_of(text), origin)
+        try:
+            return read_value(text, origin)
+        except MalformedError as error:
+            problem = Problem(kind="syntax", message=error.what, origin=origin, fix=error.fix)
+            raise UnreadableError(problem) from None
 
     def read_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
         """Return a list, inline table or quoted string; one origin for all if interpolated."""
