@@ -78,7 +78,7 @@ def _group(part: str) -> str:
     kind = part.partition(".")[0]
     if kind in ("model", "criterion"):
         return "weights"
-    return "optimizer" if kind in ("optimizer", "scaler", "backward") else "state"
+    return "optimizer" if kind in ("optimizer", "schedule", "scaler", "backward") else "state"
 
 
 def phase_of_part(part: str) -> Phase:

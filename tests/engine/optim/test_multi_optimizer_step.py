@@ -311,25 +311,37 @@ def test_what_each_optimizer_does_is_recorded_under_its_name() -> None:
     assert [value for _, value in recorder.curve("train/loss")] == pytest.approx(total)
 
 
+@pytest.mark.parametrize("how", [{}, {"deferred": True}, {"accumulate": 2}], ids=str)
+@pytest.mark.parametrize("every", [{}, {"maker": 2}, {"maker": 3, "critic": 2}], ids=str)
 @pytest.mark.parametrize("kind", [OptimizerStep, ScaledOptimizerStep])
-def test_two_optimizers_go_on_exactly_where_they_were(kind: Any) -> None:
+def test_several_optimizers_resume_from_every_step_of_their_cycle(
+    kind: Any, every: dict[str, int], how: dict[str, Any]
+) -> None:
     def made() -> Any:
-        game = Game(lambda model: both(model, kind, every={"maker": 2}))
-        return engine(
-            game, Loader(points(20, dtype=F64), batch_size=8), epochs=3, recorder=MemoryRecorder()
-        )
+        game = Game(lambda model: both(model, kind, every=every, clip_norm=0.5))
+        data = Loader(points(20, dtype=F64), batch_size=8, accumulate=how.get("accumulate", 1))
+        deferred = how.get("deferred")
+        return engine(game, data, epochs=3, recorder=MemoryRecorder(), deferred=deferred)
 
-    whole, resumed = made(), made()
-    whole.on("step_end")(lambda engine, state: state.step == 4 and restore(resumed, kept(engine)))
+    whole, saved = made(), {}
+    whole.on("step_end")(lambda engine, state: saved.setdefault(state.step, kept(engine)))
     whole.run()
-
-    resumed.run()
-
     assert {"optimizer.critic", "optimizer.maker"} < capture_state(whole).keys()
-    assert same_bits(capture_state(resumed), capture_state(whole))
-    assert resumed.recorder.curve("train/lr/maker") == [
-        p for p in whole.recorder.curve("train/lr/maker") if p[0] > 4
+    due = range(every.get("maker", 1), 10, every.get("maker", 1))
+    schedule = WarmupCosine(warmup_steps=2)
+    assert whole.recorder.curve("train/lr/maker") == [
+        (step, 0.01 * schedule.factor(step - 1, 9)) for step in due
     ]
+
+    for step in range(1, 9):
+        resumed = made()
+        restore(resumed, saved[step])
+        resumed.run()
+        assert same_bits(capture_state(resumed), capture_state(whole)), step
+        names = {name for name, _, _ in whole.recorder.points}
+        for name in names - {name for name in names if name.startswith("time/")}:
+            later = [point for point in whole.recorder.curve(name) if point[0] > step]
+            assert resumed.recorder.curve(name) == later, (step, name)
 
 
 def test_a_checkpoint_of_other_optimizers_is_refused() -> None:

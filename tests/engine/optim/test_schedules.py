@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,20 +17,25 @@ from torch import nn
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
+    CyclicLR,
     ExponentialLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
+    MultiplicativeLR,
     MultiStepLR,
     OneCycleLR,
     PolynomialLR,
+    ReduceLROnPlateau,
     SequentialLR,
     StepLR,
 )
+from torch.optim.swa_utils import SWALR
 
 from assay.core.errors import InputError
-from assay.engine.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
+from assay.engine import Evaluate, MultiOptimizerStep, Process, ScaledOptimizerStep
 from assay.engine.loop.engine import Engine
+from assay.engine.loop.engine_state import restore, restore_changed
 from assay.engine.loop.process import Supervised
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.schedules import (
@@ -44,6 +51,7 @@ from assay.engine.optim.schedules import (
     WarmupPoly,
     WarmupStep,
 )
+from engine.toys import engine, kept, loader, net, same_bits, supervised
 
 DECAYING = [WarmupCosine, WarmupLinear]
 shares = st.floats(0.0, 1.0)
@@ -356,54 +364,210 @@ def test_schedulers_of_torch_go_by_the_epoch_or_the_step_as_they_do_alone(
 # ------------------------------------------------------------------------------------------------- schedulers of torch
 
 
-def warm_then_cosine(optimizer: torch.optim.Optimizer) -> LRScheduler:
-    return SequentialLR(
-        optimizer,
-        [
-            LinearLR(optimizer, start_factor=0.1, total_iters=5),
-            CosineAnnealingLR(optimizer, T_max=20),
-        ],
-        milestones=[5],
-    )
+class Multiplied(LRScheduler):
+    """A scheduler of a user's own: it multiplies any setting of the optimizer, step by step."""
+
+    def __init__(self, optimizer: Any, name: str) -> None:
+        self.name = name
+        super().__init__(optimizer)
+
+    def get_lr(self) -> Any:
+        for group in self.optimizer.param_groups if self.last_epoch > 0 else ():
+            value = group[self.name]
+            is_pair = isinstance(value, tuple)
+            group[self.name] = tuple(each * 0.9 for each in value) if is_pair else value * 0.9
+        return [group["lr"] for group in self.optimizer.param_groups]
 
 
-TORCH: list[Callable[[Any], Any]] = [
-    lambda optimizer: ExponentialLR(optimizer, gamma=0.9),
-    lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (step + 1)),
-    lambda optimizer: OneCycleLR(optimizer, max_lr=1.0, total_steps=30),
-    lambda optimizer: ChainedScheduler(
-        [ExponentialLR(optimizer, gamma=0.9), StepLR(optimizer, step_size=3)]
+class Wrapped(LRScheduler):
+    """A warm-up around another scheduler, which is an attribute."""
+
+    def __init__(self, optimizer: Any, after: LRScheduler) -> None:
+        self.after = after
+        super().__init__(optimizer)
+
+    def get_lr(self) -> Any:
+        if self.last_epoch < 2:
+            return [base * (self.last_epoch + 1) / 3 for base in self.base_lrs]
+        return self.after.get_last_lr()
+
+    def step(self, epoch: Any = None) -> None:
+        if self.last_epoch >= 2:
+            self.after.step()
+        super().step()
+
+
+class Falling:
+    """A factor that depends on how often it was called, and not on the step."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def __call__(self, step: int) -> float:
+        self.value *= 0.8
+        return self.value
+
+
+TORCH: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: partial(Multiplied, name=name)
+        for name in ("weight_decay", "betas", "eps", "initial_lr")
+    },
+    "ExponentialLR": lambda o: ExponentialLR(o, gamma=0.9),
+    "LambdaLR": lambda o: LambdaLR(o, lambda step: 1 / (step + 1)),
+    "LambdaLR with a state": lambda o: LambdaLR(o, Falling()),
+    "MultiplicativeLR": lambda o: MultiplicativeLR(o, lambda step: 1 / (step + 1)),
+    "OneCycleLR": lambda o: OneCycleLR(o, max_lr=1.0, total_steps=30),
+    "CyclicLR": lambda o: CyclicLR(o, 0.01, 0.1, step_size_up=2),
+    "ChainedScheduler": lambda o: ChainedScheduler([ExponentialLR(o, 0.9), StepLR(o, 3)]),
+    "SequentialLR": lambda o: SequentialLR(
+        o, [LinearLR(o, 0.1, total_iters=3), CosineAnnealingLR(o, T_max=9)], milestones=[3]
     ),
-    warm_then_cosine,
-]
+    "SWALR": lambda o: SWALR(o, swa_lr=0.01, anneal_epochs=3),
+    "a warm-up around another": lambda o: Wrapped(o, CosineAnnealingLR(o, 9)),
+}
+HOW: list[dict[str, Any]] = [{}, {"deferred": True}, {"accumulate": 2}, {"every": 2}, {"fp16": 1}]
 
 
-@pytest.mark.parametrize("make", TORCH)
-@pytest.mark.parametrize("step", [1, 4, 17])
-def test_a_scheduler_of_torch_goes_on_from_any_step(make: Callable[[Any], Any], step: int) -> None:
-    def made() -> tuple[nn.Module, Any, LearningRate]:
-        model = nn.Linear(1, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        return model, optimizer, LearningRate(optimizer, make(optimizer))
+def scheduled(kind: str, unit: str = "step", lr: float = 0.1, **how: Any) -> tuple[Any, list[Any]]:
+    """A run of nine steps, and the settings that each of its steps has."""
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+    plateau = partial(ReduceLROnPlateau, factor=0.5, patience=0, threshold=0.5)
+    schedule: Any = TORCH.get(kind, plateau)(optimizer)
+    if unit == "epoch":
+        schedule = TorchSchedule(schedule, unit="epoch")
+    step: Any = (ScaledOptimizerStep if "fp16" in how else OptimizerStep)(
+        optimizer, schedule=schedule
+    )
+    process = supervised(model, backward=step)
+    if "every" in how:
+        step = MultiOptimizerStep({"only": step}, every={"only": how["every"]})
+        process = ByName(model, step)
+    runs = engine(
+        process,
+        loader(accumulate=how.get("accumulate", 1)),
+        epochs=3,
+        deferred=how.get("deferred"),
+    )
+    evaluate = Evaluate({"valid": loader(8)}, every="1 epoch")
+    runs.bus.extend(evaluate.handlers())
+    seen: list[Any] = []
 
-    def settings(optimizer: Any) -> tuple[float, float]:
-        return optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]
+    def note() -> None:
+        (group,) = optimizer.param_groups
+        seen.append({key: value for key, value in group.items() if key != "params"})
 
-    model, whole, rate = made()
-    seen = []
-    for each in range(25):
-        rate.set(each)
-        seen.append(settings(whole))
-        if each == step:
-            saved = optimizer_state(whole, model)
+    runs.on("step_begin")(note)
+    return runs, seen
 
-    other, cut, again = made()
-    load_optimizer_state(cut, other, saved)
-    for each in range(step, 25):
-        again.set(each)
-        assert settings(cut) == seen[each], each
-    again.set(2)
-    assert settings(cut) == seen[2]
+
+class ByName(Process):
+    """The same regression, its loss by the name of its optimizer."""
+
+    def __init__(self, model: nn.Module, backward: MultiOptimizerStep) -> None:
+        self.model = model
+        self.backward = backward
+
+    def forward_step(self, batch: Any) -> Any:
+        loss = nn.functional.mse_loss(self.model(batch[0]), batch[1])
+        return {"only": loss}, {"loss": loss.detach()}
+
+
+@pytest.mark.parametrize("how", HOW, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "unit"),
+    [*product(TORCH, ("step", "epoch")), ("ReduceLROnPlateau", "step")],
+)
+def test_a_scheduler_of_torch_resumes_from_every_step_with_the_settings_of_an_unbroken_run(
+    kind: str, unit: str, how: dict[str, Any]
+) -> None:
+    whole, expected = scheduled(kind, unit, **how)
+    saved: dict[int, Any] = {}
+    whole.on("step_end")(lambda engine, state: saved.setdefault(state.step, kept(engine)))
+    whole.run()
+    assert any(settings != expected[0] for settings in expected), "the schedule changes nothing"
+
+    for step in range(1, 9):
+        resumed, seen = scheduled(kind, unit, **how)
+        restore(resumed, saved[step])
+        resumed.run()
+        assert seen == expected[step:], f"resumed at {step}"
+        assert same_bits(resumed.process.model.state_dict(), whole.process.model.state_dict())
+
+
+@pytest.mark.parametrize("kind", TORCH)
+def test_a_changed_setting_of_a_resumed_run_is_that_of_a_run_that_began_with_it(kind: str) -> None:
+    first, _ = scheduled(kind)
+    saved: list[Any] = []
+    first.on("step_end")(lambda engine, state: state.step == 5 and saved.append(kept(engine)))
+    first.run()
+    asked, expected = scheduled(kind, lr=0.02)
+    asked.run()
+
+    resumed, seen = scheduled(kind, lr=0.02)
+    restore_changed(resumed, saved[0], ["optimizer.lr"])
+    resumed.run()
+
+    assert seen == expected[5:]
+
+
+@pytest.mark.parametrize("patience", [0, 3])
+def test_a_changed_plateau_keeps_what_it_has_seen(patience: int) -> None:
+    first, _ = scheduled("ReduceLROnPlateau")
+    first.run()
+    resumed, _ = scheduled("ReduceLROnPlateau")
+    scheduler: Any = resumed.process.backward.rate.schedule.scheduler
+    scheduler.patience = patience
+
+    restore_changed(resumed, kept(first), ["schedule.scheduler.patience"])
+
+    before: Any = first.process.backward.rate.schedule.scheduler
+    assert scheduler.patience == patience
+    assert (scheduler.best, scheduler.last_epoch) == (before.best, before.last_epoch)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_scheduler_that_is_new_or_of_another_class_is_run_from_its_beginning(
+    is_new: bool,
+) -> None:
+    first, _ = scheduled("ExponentialLR")
+    saved: list[Any] = []
+    first.on("step_end")(lambda engine, state: state.step == 5 and saved.append(kept(engine)))
+    first.run()
+    if is_new:
+        del saved[0]["schedule"]
+    whole, expected = scheduled("OneCycleLR")
+    whole.run()
+
+    resumed, seen = scheduled("OneCycleLR")
+    restore(resumed, saved[0])
+    resumed.run()
+
+    assert [each["lr"] for each in seen] == [each["lr"] for each in expected[5:]]
+
+
+def test_an_epoch_that_goes_on_after_its_expected_end_keeps_its_rate() -> None:
+    class Longer:
+        """Says that it has two batches, and has three."""
+
+        def __len__(self) -> int:
+            return 2
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter([(torch.zeros(2, 4), torch.zeros(2, 2))] * 3)
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    step = OptimizerStep(
+        optimizer, schedule=TorchSchedule(LambdaLR(optimizer, Falling()), unit="epoch")
+    )
+    runs, rates = engine(supervised(model, backward=step), Longer(), epochs=2), []
+    runs.on("step_begin")(lambda: rates.append(step.rate.read()[""]))
+    runs.run()
+
+    assert len(set(rates[:3])) == len(set(rates[3:])) == 1
+    assert rates[0] > rates[3]
 
 
 def test_a_bare_scheduler_is_stepped_at_every_update() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,8 +20,9 @@ from assay.engine.checkpoint.weights import load_model_state
 from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.dtensor import distribute_state_like, is_dtensor
 from assay.engine.optim.optimizer_step_base import Stateful
+from assay.engine.optim.schedules import TorchSchedule
 
-PARTS = ("model", "optimizer", "scaler", "backward", "criterion", "modules", "state")
+PARTS = ("model", "optimizer", "schedule", "scaler", "backward", "criterion", "modules", "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as
 `optimizer.critic`."""
 
@@ -78,10 +79,18 @@ def share_of(engine: RunParts) -> Share | None:
     return Share(layouts=layouts, elsewhere=elsewhere)
 
 
-def restore(engine: RunParts, parts: Mapping[str, Any], *, resizes: bool = True) -> None:
+def restore(
+    engine: RunParts,
+    parts: Mapping[str, Any],
+    *,
+    resizes: bool = True,
+    changed: Sequence[str] = (),
+) -> None:
     """Load a checkpoint into an engine that has not run yet, and into its listeners.
 
-    `resizes`: buffers of the model take the shapes that they had grown to.
+    `resizes`: buffers of the model take the shapes that they had grown to. `changed` are keys of
+    the config that are not those of the checkpoint: a scheduler of torch that depends on one is run
+    from its beginning.
 
     CheckpointError if the checkpoint was made with other optimizers.
     """
@@ -103,7 +112,11 @@ def restore(engine: RunParts, parts: Mapping[str, Any], *, resizes: bool = True)
             f"{', '.join(sorted(odd))} {there}: it was made with other optimizers."
         )
     for name, holder in holders.items():
-        if name in parts:
+        if isinstance(holder, TorchSchedule) and (
+            name not in parts or _is_changed(name.partition(".")[2], changed, backward.optimizers)
+        ):
+            holder.begin_anew(parts.get(name, {}))
+        elif name in parts:
             holder.load_state_dict(parts[name])
     load_process_state(engine.process, parts)
     engine.state.load_state_dict(parts["state"])
@@ -119,12 +132,21 @@ def restore_changed(engine: RunParts, parts: Mapping[str, Any], changed: Sequenc
     asked = [settings_of(each) for each in optimizers]
     # A buffer of another size is no grown one where the model itself is another.
     is_same_model = not any(key.partition(".")[0] == "model" for key in changed)
-    restore(engine, parts, resizes=is_same_model)
+    restore(engine, parts, resizes=is_same_model, changed=changed)
     names = {key.rpartition(".")[2] for key in changed if key.startswith("optimizer.")}
     for optimizer, settings in zip(optimizers, asked, strict=True):
         # Of another class all settings are others: AdamW is an Adam with decoupled weight decay.
         whole = {name for each in settings for name in each} if "type" in names else names
         put_settings(optimizer, settings, whole)
+
+
+def _is_changed(name: str, changed: Sequence[str], names: Collection[str]) -> bool:
+    """Return whether a changed key is of the optimizer `name`, or of its schedule."""
+    paths = [key.split(".") for key in changed]
+    return any(
+        path[0] in ("optimizer", "schedule") and (name in path[1:2] or not {*path[1:2]} & {*names})
+        for path in paths
+    )
 
 
 def resume_engine(engine: RunParts, saver: Saver, name: str | int = "") -> int:

@@ -132,7 +132,10 @@ class MultiOptimizerStep(OptimizerStepBase):
             part.finish(step, take=taken)
         self.loss = sum(part.loss for part in self._due.values())
         self._updated = tuple(self._due)
-        self._go_to(step + 1)
+        for name, part in self.by_name.items():
+            if name not in self._due:
+                part.rate.set(step + 1)
+        self._due = self._due_at(step + 1)
         return taken
 
     def walk_schedule(self, steps: int) -> None:
@@ -149,14 +152,14 @@ class MultiOptimizerStep(OptimizerStepBase):
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         for part in self.by_name.values():
             part.start(step, total=total, epoch_length=epoch_length)
-        self._go_to(step)
+        self._due = self._due_at(step)
 
     def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
         changed = [
             part.refit(step, total=total, epoch_length=epoch_length)
             for part in self.by_name.values()
         ]
-        self._go_to(step)
+        self._due = self._due_at(step)
         return any(changed)
 
     def defer(self, flag: Tensor | None) -> bool:
@@ -224,13 +227,6 @@ class MultiOptimizerStep(OptimizerStepBase):
         for name, part in self.by_name.items():
             found |= {f"{key}.{name}": holder for key, holder in part.parts(model).items()}
         return found
-
-    def _go_to(self, step: int) -> None:
-        if self.every:
-            self._due = self._due_at(step)
-            for name, part in self.by_name.items():
-                if name not in self._due:
-                    part.rate.set(step)
 
     def _due_at(self, step: int) -> dict[str, OptimizerStep]:
         """Return the optimizers that step now: each in the last of every n steps.

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
@@ -34,9 +34,9 @@ from assay.engine.optim.losses import (
     read_now,
     sum_losses,
 )
-from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase
+from assay.engine.optim.optimizer_step_base import NonFinite, OptimizerStepBase, Stateful
 from assay.engine.optim.plateau import Progress
-from assay.engine.optim.schedules import LearningRate, Schedule
+from assay.engine.optim.schedules import LearningRate, Schedule, TorchSchedule
 from assay.engine.optim.torch_step import can_leave_out, fill_momentum, take_step
 
 
@@ -180,6 +180,11 @@ class OptimizerStep(OptimizerStepBase):
 
     def handlers(self, progress: Progress) -> list[Handler]:
         return self.rate.handlers(progress)
+
+    def parts(self, model: nn.Module) -> dict[str, Stateful]:
+        schedule = self.rate.schedule
+        own = {"schedule": schedule} if isinstance(schedule, TorchSchedule) else {}
+        return {**super().parts(model), **own}
 
     def points(self) -> dict[str, float]:
         if self.rate.schedule is None and self.deferred is None:

@@ -23,8 +23,8 @@ class Progress(Protocol):
 class PlateauFollower:
     """Steps `scheduler` with the newest value of `metric`, such as `valid/loss`.
 
-    Checkpoints hold what it has seen: a resumed run lowers the rate where an uninterrupted one
-    would have.
+    Checkpoints hold when it was stepped last, and the state of the scheduler as a part of its own:
+    a resumed run lowers the rate where an uninterrupted one would have.
     """
 
     def __init__(self, scheduler: Any, metric: str, progress: Progress) -> None:
@@ -64,15 +64,7 @@ class PlateauFollower:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what evaluations have changed; the settings are those of the config."""
-        counts = {name: getattr(self.scheduler, name) for name in _COUNTS}
-        return {"measured_at": self.measured_at, **counts}
+        return {"measured_at": self.measured_at}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.measured_at = state["measured_at"]
-        for name in _COUNTS:
-            setattr(self.scheduler, name, state[name])
-
-
-_COUNTS = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-"""Attributes of ReduceLROnPlateau that a step changes, besides the rates of the optimizer."""

@@ -1,8 +1,8 @@
 """Learning-rate schedules in closed form: the factor at a step is a pure function of the step.
 
-So nothing of a schedule needs to be saved, and going on from any step is exact. A scheduler of
-torch has a state: it is put to the step that is asked for, if need be by stepping it from its
-beginning. ReduceLROnPlateau alone is no function of the step: it follows a metric (`plateau`).
+So nothing of such a schedule needs to be saved, and a run resumes exactly from any step. A
+scheduler of torch has a state, which a checkpoint keeps. ReduceLROnPlateau follows a metric
+(`plateau`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypedDict, Unpack, runtime_checkable
 
 from torch.optim import Optimizer
@@ -18,6 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from assay.core.errors import InputError
 from assay.core.events import Handler
+from assay.engine.checkpoint.optimizer_state import settings_of
 from assay.engine.optim.plateau import PlateauFollower, Progress
 
 Unit = Literal["step", "epoch"]
@@ -268,6 +270,8 @@ class TorchSchedule:
 
     A scheduler of torch without this wrapper is stepped per optimizer step. ReduceLROnPlateau is
     stepped after each evaluation, with the value of `metric`: valid/loss where none is given.
+
+    A checkpoint keeps the scheduler's own state, and a resumed run has it from there.
     """
 
     def __init__(
@@ -284,36 +288,23 @@ class TorchSchedule:
         self.unit: Unit = "step" if follows else unit
         self.optimizer: Optimizer = scheduler.optimizer
         self._count = 0
-        self._first = copy.deepcopy(scheduler.state_dict())
-        self._settings = self._scheduled_settings()
-        self._left = self._scheduled_settings()
+        self._first = self._newest = self._take_snapshot()
+        self._begins_anew = False
 
     def put(self, count: int) -> None:
-        """Set the groups to their values after `count` steps (or epochs), in either direction.
+        """Set the groups to their values after `count` steps (or epochs).
 
         InputError for a count that the scheduler does not have.
         """
         if self.metric is not None:
             return  # the metric decides, and a checkpoint keeps the rate that it has led to
-        # A loaded state is of another count.
-        if count < self._count or self._left != self._scheduled_settings():
-            self.scheduler.load_state_dict(copy.deepcopy(self._first))
-            for group, settings in zip(self.optimizer.param_groups, self._settings, strict=True):
-                group.update(settings)
-            self._count = 0
-        if count == self._count:
-            self._left = self._scheduled_settings()
-            return
-        if getattr(self.optimizer, "_opt_called", False):  # torch's own mark
-            self._advance(count)
-        else:
-            # Torch warns if no update came before, as when one was left out.
-            with warnings.catch_warnings():
-                warnings.filterwarnings(
-                    "ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)"
-                )
-                self._advance(count)
-        self._left = self._scheduled_settings()
+        if self._begins_anew:
+            self._run_anew(count)
+        elif count < self._count:
+            self._restore(self._newest if self._newest.count <= count else self._first)
+        elif count > self._count and self.unit == "epoch":
+            self._newest = self._take_snapshot()  # an epoch that goes on takes its end back
+        self._advance(count)
 
     def check_length(self, total: int) -> None:
         """Raise InputError for a scheduler that ends before the run of `total` steps or epochs."""
@@ -325,36 +316,123 @@ class TorchSchedule:
                 fix=f"Give it total_steps = {total}.",
             )
 
-    def _advance(self, count: int) -> None:
-        while self._count < count:
-            try:
-                self.scheduler.step()
-            except ValueError as error:
-                raise InputError(
-                    f"{type(self.scheduler).__name__} ends after {self._count:,} {self.unit}s:"
-                    f" {error}",
-                    fix="Make it as long as the run, or bound the run: [train] steps.",
-                ) from error
-            self._count += 1
-
     def sets(self, name: str) -> bool:
         """Return whether a setting of the groups is a function of the step alone."""
-        is_set = any(name in _find_scheduled(group) for group in self.optimizer.param_groups)
-        return is_set and self.metric is None
-
-    def _scheduled_settings(self) -> list[dict[str, Any]]:
         groups = self.optimizer.param_groups
-        return [{key: group[key] for key in _find_scheduled(group)} for group in groups]
+        cycles = any("base_momentum" in group for group in groups)  # OneCycleLR, CyclicLR
+        return self.metric is None and (name in _RATES or (cycles and name in _MOMENTA))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state; the settings that it changes are the optimizer's."""
+        kind = type(self.scheduler).__name__
+        return {"type": kind, "count": self._count, "scheduler": _scheduler_state(self.scheduler)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state of a scheduler of this class; another one is run from its beginning."""
+        if state["type"] != type(self.scheduler).__name__:
+            self.begin_anew({})
+            return
+        self._count = state["count"]
+        _load_scheduler_state(self.scheduler, state["scheduler"])
+        self._newest = self._take_snapshot()
+
+    def begin_anew(self, state: Mapping[str, Any]) -> None:
+        """Keep the settings that this run gives to scheduler and optimizer; `state` has others.
+
+        The scheduler is then run from its beginning to the step of the run. ReduceLROnPlateau
+        cannot be: it keeps what it has seen.
+        """
+        self._begins_anew = self.metric is None
+        if self.metric is not None and state.get("type") == type(self.scheduler).__name__:
+            own = state["scheduler"]["own"]
+            self.scheduler.load_state_dict(
+                {**self.scheduler.state_dict(), **{name: own[name] for name in _SEEN}}
+            )
+
+    def _advance(self, count: int) -> None:
+        if count == self._count:
+            return
+        with warnings.catch_warnings():
+            if not getattr(self.optimizer, "_opt_called", False):  # torch's own mark
+                # Torch warns if no update came before, as when one was left out.
+                warnings.filterwarnings(
+                    "ignore", message=r".*(lr_scheduler\.step\(\)|has been overridden)"
+                )
+            while self._count < count:
+                self._step()
+
+    def _step(self) -> None:
+        try:
+            self.scheduler.step()
+        except ValueError as error:
+            raise InputError(
+                f"{type(self.scheduler).__name__} ends after {self._count:,} {self.unit}s: {error}",
+                fix="Make it as long as the run, or bound the run: [train] steps.",
+            ) from error
+        self._count += 1
+
+    def _run_anew(self, count: int) -> None:
+        """Run the scheduler from its beginning; settings that it does not change stay as loaded."""
+        self._begins_anew = False
+        loaded = settings_of(self.optimizer)
+        self._restore(self._first)
+        changed = set(_RATES)
+        while self._count < count:
+            self._advance(self._count + 1)
+            for settings, first in zip(
+                settings_of(self.optimizer), self._first.settings, strict=True
+            ):
+                changed |= {key for key in settings if settings[key] != first.get(key)}
+        for group, settings in zip(self.optimizer.param_groups, loaded, strict=True):
+            group.update({key: each for key, each in settings.items() if key not in changed})
+
+    def _take_snapshot(self) -> _Snapshot:
+        settings = copy.deepcopy(settings_of(self.optimizer))
+        return _Snapshot(self._count, _scheduler_state(self.scheduler), settings)
+
+    def _restore(self, snapshot: _Snapshot) -> None:
+        self._count = snapshot.count
+        _load_scheduler_state(self.scheduler, snapshot.scheduler)
+        groups = self.optimizer.param_groups
+        for group, settings in zip(groups, snapshot.settings, strict=True):
+            group.update(copy.deepcopy(settings))
 
 
-def _find_scheduled(group: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a group that schedulers of torch change or leave there."""
-    cycles_momentum = "base_momentum" in group  # OneCycleLR and CyclicLR leave it there
-    return [key for key in (*_RATES, *(_MOMENTA if cycles_momentum else ())) if key in group]
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """State of a scheduler after `count` steps, with the settings of its optimizer."""
+
+    count: int
+    scheduler: Mapping[str, Any]
+    settings: Sequence[Mapping[str, Any]]
+
+
+def _scheduler_state(scheduler: LRScheduler) -> dict[str, Any]:
+    """Return a copy of what the scheduler gives of its state, as plain data.
+
+    Schedulers among its attributes, as of a warm-up that wraps another, are `inner` ones. Functions
+    are left out, as torch leaves out those of LambdaLR.
+    """
+    given = scheduler.state_dict()
+    inner = {key: each for key, each in given.items() if isinstance(each, LRScheduler)}
+    own = {key: each for key, each in given.items() if key not in inner and not callable(each)}
+    return {
+        "own": copy.deepcopy(own),
+        "inner": {key: _scheduler_state(each) for key, each in inner.items()},
+    }
+
+
+def _load_scheduler_state(scheduler: LRScheduler, state: Mapping[str, Any]) -> None:
+    scheduler.load_state_dict(copy.deepcopy(state["own"]))
+    for key, each in state["inner"].items():
+        _load_scheduler_state(getattr(scheduler, key), each)
 
 
 _RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _MOMENTA = ("momentum", "base_momentum", "max_momentum", "betas")
+"""Settings that schedulers of torch change or leave in the groups."""
+_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+"""Attributes of ReduceLROnPlateau that a step changes, besides the rates of the optimizer."""
 
 
 class LearningRate:
