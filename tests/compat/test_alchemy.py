@@ -657,3 +657,110 @@ def test_an_import_of_an_unmapped_name_is_one_error_with_the_nearest(tmp_path: P
 
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "`alchemy.sym_tabl` of alchemy" in done.stderr and "`alchemy.sym_tbl`" in done.stderr
+
+
+LOADING = """
+import numpy as np
+import torch
+from alchemy import AlchemyModel, AlchemyTask, DataPipeline
+
+
+class Numbers(DataPipeline):
+    def __iter__(self):
+        for number in self.datapipe:
+            yield np.full(4, number, dtype=np.float32), number % 2
+
+
+class Last(DataPipeline):
+    def __iter__(self):
+        yield from self.datapipe
+
+
+def collate(batch):
+    print("collate of", len(batch))
+    inputs, targets = zip(*batch)
+    return torch.tensor(np.stack(inputs)), torch.tensor(targets)
+
+
+class Loads(AlchemyTask):
+    def load_dataset(self, split, **kwargs):
+        print("loads", split)
+        self._datasets[split] = (self.datasets[split], {"collate_fn": collate, **kwargs})
+
+
+class Shows(AlchemyModel):
+    def __init__(self, **given):
+        super().__init__(**given)
+        self._model = torch.nn.Linear(4, 2)
+
+    def forward(self, batch, needs_loss, requires_grad, **given):
+        inputs, target = batch
+        print("forward of", len(inputs))
+        loss = torch.nn.functional.cross_entropy(self.model(inputs), target)
+        if requires_grad:
+            self.backward(loss)
+        return {"loss": loss.item()}
+"""
+LOADED = """
+[task]
+type = "loading.Loads"
+[task.datasets.train]
+pipes = [
+  { type = "alchemy.pipeline.lst.SequenceWrapper", datapipe = [0, 1, 2, 3, 4, 5, 6, 7] },
+  { type = "loading.Numbers" }, PIPE
+]
+[model]
+type = "loading.Shows"
+[optim]
+type = "torch.optim.SGD"
+lr = 0.1
+[train]
+epochs = 1
+"""
+IN_FOURS = '{ type = "alchemy.pipeline.itr.Batch", batch_size = 4 }'
+
+
+@pytest.mark.row("S-A5", "A72")
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        f"{IN_FOURS} ]",
+        f'{IN_FOURS}, {{ type = "loading.Last" }} ]',
+        '{ type = "alchemy.pipeline.lst.ItrToLst" } ]\nbatch_size = 4',
+    ],
+)
+def test_the_task_loads_what_pipes_of_the_config_describe_and_its_collate_is_used(
+    python: Run, project: Path, pipe: str
+) -> None:
+    (project / "src" / "loading.py").write_text(LOADING, encoding="utf-8")
+    (project / "c.toml").write_text(LOADED.replace("PIPE\n]", pipe), encoding="utf-8")
+
+    done = python("-m", "assay", "run", "c.toml", "--device", "cpu")
+
+    assert done.stdout.count("loads train") == 1
+    assert done.stdout.count("collate of 4") == done.stdout.count("forward of 4") == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "size"),
+    [
+        ("source", [], 8),
+        ("pipe", [], 4),
+        ("source", ["task.datasets.train.batch_size=4"], 4),
+    ],
+)
+def test_a_batch_of_alchemy_is_that_of_a_forward_pass_whatever_the_period(
+    python: Run, project: Path, data: str, settings: list[str], size: int
+) -> None:
+    (project / "src" / "loading.py").write_text(LOADING, encoding="utf-8")
+    config = LOADED.replace("PIPE\n]", f"{IN_FOURS} ]")
+    if data == "source":
+        config = DATASETS.format(split="train", seed=0) + config[config.index("[model]") :]
+    handler = 'backward_cfg = { type = "alchemy.DefaultBackwardHandler", period = 2 }'
+    config = config.replace("[optim]", f"{handler}\n[optim]")
+    (project / "c.toml").write_text(config, encoding="utf-8")
+
+    done = python("-m", "assay", "run", "c.toml", "--device", "cpu", *settings)
+
+    assert f"forward of {size}\n" in done.stdout
+    assert {f"forward of {n}" in done.stdout for n in (2, 4, 8)} == {True, False}

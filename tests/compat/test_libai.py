@@ -204,6 +204,34 @@ def test_an_override_names_a_key_of_libai(
     assert [p.message for p in check_shape(config) if p.severity == "error"] == []
 
 
+BOTH = 'train.evaluation = dict(enabled=True, eval_period=30)\ntrain["eval_period"] = 40\n'
+
+
+@pytest.mark.parametrize(
+    ("written", "settings", "every", "named"),
+    [
+        ("", ["train.evaluation.eval_period=7"], "7 steps", "train.eval_period"),
+        (BOTH, [], "30 steps", "train.eval_period"),
+        (BOTH, ["train.eval_period=8"], "8 steps", "train.eval_period"),
+        (BOTH, ["train.evaluation.eval_period=9"], "9 steps", "train.eval_period"),
+        ("", ["train.evaluation.evaluator.topk=[3]"], "100 steps", "train.topk"),
+    ],
+)
+def test_of_two_places_of_one_key_the_later_or_more_exact_counts_and_the_other_is_named(
+    project: Path, written: str, settings: list[str], every: str, named: str
+) -> None:
+    with (project / "configs" / "config.py").open("a", encoding="utf-8") as file:
+        file.write(written)
+
+    config = load(project / "configs" / "config.py", settings, user_dir=project)
+
+    root: Any = plain(config.root)
+    assert root["evaluate"]["every"] == every
+    if "topk" in named:
+        assert list(root["process"]["metrics"]) == ["Acc@3"]
+    assert any(named in note.key for note in config.notes)
+
+
 def test_overrides_of_libai_are_all_applied_before_what_follows_from_them(project: Path) -> None:
     settings = ("train.train_micro_batch_size=8", "train.num_accumulation_steps=4")
     length = ("train.train_iter=10", "train.train_epoch=0")

@@ -78,7 +78,7 @@ def _problems(split: str, table: Table, kind: type) -> Iterator[Problem]:
     origin = table.items["source"].origin
     key = f"data.{split}"
     if _is_dataset(kind):
-        if "batch_size" not in table.items and "batch_sampler" not in table.items:
+        if not {"batch_size", "micro_batch_size", "batch_sampler"} & table.items.keys():
             message = f"[{key}] has no `batch_size`"
             fix = f"write batch_size = 64 under [{key}]"
             yield Problem(kind="missing-key", message=message, origin=origin, key=key, fix=fix)
@@ -100,7 +100,7 @@ def _of_samples(split: str, table: Table, kind: type) -> Iterator[Problem]:
     """Yield the problems of an iterable of samples."""
     origin = table.items["source"].origin
     key = f"data.{split}"
-    if "batch_size" not in table.items:
+    if not {"batch_size", "micro_batch_size"} & table.items.keys():
         message = (
             f"[{key}] has no `batch_size`, and a `{kind.__name__}` gives samples: it is an"
             " IterableDataset"

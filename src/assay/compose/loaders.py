@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch import Launch
-from assay.compose.run_scope import RunScope, dataset_of, open_run_scope, promise_no_training
+from assay.compose.run_scope import (
+    RunScope,
+    dataset_of,
+    make_task,
+    open_run_scope,
+    promise_no_training,
+)
 from assay.config.loading import Config
 from assay.config.resolver import asks_lengths
 from assay.config.tree import Table, get_at
@@ -58,9 +64,16 @@ def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
 
 def _make_source(scope: RunScope, split: str) -> tuple[Any, Any]:
     """Return the source of a split, and the collate that the task gave with it, None for none."""
+    made_by_task: Any
     if get_at(scope.root, ("data", split, "source")) is not None:
-        return scope.build_at(("data", split, "source")), None
-    made_by_task = dataset_of(scope, split)
+        source = scope.build_at(("data", split, "source"))
+        # A task of an older style loads what it is given: its word is the last.
+        load = getattr(make_task(scope), "load_source", None)
+        if load is None:
+            return source, None
+        made_by_task = load(split, source)
+    else:
+        made_by_task = dataset_of(scope, split)
     if not (
         isinstance(made_by_task, tuple)
         and len(made_by_task) == 2
@@ -229,7 +242,7 @@ def _load_samples(
 
     table = _split_table(scope, split)
     kind = type(dataset).__name__
-    if section.batch_size is None:
+    if section.batch_size is None and section.micro_batch_size is None:
         raise InputError(
             f"data.{split}: {kind} is an IterableDataset, which gives samples, and there is no"
             " batch_size.",
@@ -245,7 +258,8 @@ def _load_samples(
                 fix=SHUFFLE_INSIDE,
             )
     accumulate = scope.sections.train.accumulate if split == "train" else None
-    sizes = batch_size(section.batch_size, accumulate=accumulate, split=split)
+    micro = section.micro_batch_size
+    sizes = batch_size(section.batch_size, micro=micro, accumulate=accumulate, split=split)
     arguments = _worker_arguments(scope, split, section, collate)
     if "persistent_workers" not in table.items:
         # A worker that stays has its copy of the dataset from the epoch before, and its state.

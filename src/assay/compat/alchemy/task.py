@@ -14,8 +14,9 @@ from assay.engine import Task
 class AlchemyTask(Registrable, Task):
     """Task whose `load_dataset(split)` sets `self._datasets[split]`, with loader arguments or not.
 
-    `self._datasets[split] = (data, {"collate_fn": function})` sets arguments of the loader. A class
-    may write `step` and `eval_step`, which get each batch, and `begin_eval` and `end_eval`.
+    `self._datasets[split] = (data, {"collate_fn": function})` sets arguments of the loader. Data
+    of a split that the config describes are `self.datasets[split]`. A class may write `step` and
+    `eval_step`, which get each batch, and `begin_eval` and `end_eval`.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -33,6 +34,11 @@ class AlchemyTask(Registrable, Task):
             self.load_dataset(split)
         found = self._datasets.get(split)
         return super().dataset(split) if found is None else found
+
+    def load_source(self, split: str, source: Any) -> Any:
+        """Return the data of a split whose pipes stand in the config, through `load_dataset`."""
+        self.datasets[split] = source
+        return self.dataset(split)
 
     def step(self, batch: Any) -> Any:
         """Train on a batch; return the output of the model."""

@@ -24,6 +24,7 @@ _MOMENT = re.compile(r"((?:begin|end)_(?:epoch|step))(?:_?pipelines?|_?pipes?)?"
 _OUTPUT_PIPES = (("task", "outputpipes"), ("model", "outputpipes"))
 _EVAL_PIPES = ("task", "evalpipes")
 _PERIOD = ("evaluate", "every")
+_WINDOWS = (("backward", "period"), ("model", "backward_cfg", "period"))
 _PROCESS = {"type": "assay.compat.alchemy.model.make_process"}
 """Process of a model that says itself how it is trained."""
 
@@ -34,7 +35,7 @@ def translate_alchemy(root: Table, takes: Callable[[str], bool]) -> tuple[Table,
     `takes` tells whether the model has an argument of this name.
     """
     notes: list[Problem] = []
-    for moves in (_move_timed_pipelines, _move_output_pipes, _move_handler):
+    for moves in (_move_timed_pipelines, _move_output_pipes, _move_batch_size, _move_handler):
         root = moves(root, notes)
     return _add_process(_move_weights(root, takes, notes)), notes
 
@@ -83,6 +84,18 @@ def _move_output_pipes(root: Table, notes: list[Problem]) -> Table:
         root = set_at(root, _EVAL_PIPES, List(row, pipes.origin), pipes.origin)
         notes.append(_note(".".join(map(str, path)), "the first of `evaluate.pipes`", pipes))
     return root
+
+
+def _move_batch_size(root: Table, notes: list[Problem]) -> Table:
+    """Make the batch of a loader that of a forward pass where an update has several."""
+    above: KeyPath = ("task", "datasets", "train")
+    node = get_at(root, (*above, "batch_size"))
+    if node is None or all(get_at(root, path) is None for path in _WINDOWS):
+        return root
+    key = "task.datasets.train.batch_size"
+    notes.append(_note(key, "`data.train.micro_batch_size`, that of a forward pass,", node))
+    root = delete_at(root, (*above, "batch_size"))
+    return set_at(root, (*above, "micro_batch_size"), node, node.origin)
 
 
 def _move_handler(root: Table, notes: list[Problem]) -> Table:

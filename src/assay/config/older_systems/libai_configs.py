@@ -14,12 +14,14 @@ from typing import Any
 
 from assay.config.older_systems.tables import SCHEDULES, rename_arguments
 from assay.config.tree import (
+    CLI,
     KeyPath,
     Leaf,
     List,
     Node,
     Table,
     delete_at,
+    dotted,
     fit_path,
     from_plain,
     get_at,
@@ -73,6 +75,7 @@ def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
     if not isinstance(loader, Leaf) or loader.value not in _LOADERS:
         return root, []
     made = _Translation(_with_copies(root))
+    _drop_doubles(made)
     _move_tokenizer(made)
     tests = _move_data(made)
     _move_batch_sizes(made, tests)
@@ -86,6 +89,32 @@ def translate_libai(root: Table) -> tuple[Table, list[Problem]]:
     note = "a config of LiBai: `dataloader` is `data` here, `optim` is `optimizer`"
     made.note(("dataloader",), note, root.key_origin("dataloader"))
     return made.root, made.notes
+
+
+_DOUBLES: tuple[tuple[KeyPath, KeyPath], ...] = (
+    (("train", "evaluation", "eval_period"), ("train", "eval_period")),
+    (("train", "evaluation", "evaluator", "topk"), ("train", "topk")),
+)
+"""Keys of which LiBai's texts know two places, the more exact one first."""
+
+
+def _drop_doubles(made: _Translation) -> None:
+    """Leave one of two keys for the same thing: the later one, else the more exact one.
+
+    The command line is later than the config, which is later than what it imports.
+    """
+
+    def rank(path: KeyPath) -> int:
+        source = key_origin_at(made.root, path).source
+        return 2 if source == CLI else 1 if source == made.root.origin.source else 0
+
+    for pair in _DOUBLES:
+        if any(get_at(made.root, path) is None for path in pair):
+            continue
+        loser, winner = sorted(reversed(pair), key=rank)
+        origin = key_origin_at(made.root, loser)
+        made.root = delete_at(made.root, loser)
+        made.note(loser, f"`{dotted(winner)}` is given too and counts", origin)
 
 
 _MOST_REFERENCES = 16
@@ -341,7 +370,7 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
     made.put("evaluate.enabled", enabled)
     made.put("evaluate.splits", tests)
     period = made.number("train.evaluation.eval_period")
-    if period is not None and get_at(made.root, ("train", "eval_period")) is None:
+    if period is not None:
         made.put("evaluate.every", f"{int(period)} steps")
     limit = made.number("train.evaluation.eval_iter")
     if limit is not None and limit < _ENDLESS:
