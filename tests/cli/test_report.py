@@ -245,18 +245,6 @@ def test_each_number_of_a_card_is_a_number_in_yaml(project: Project) -> None:
     assert [each["value"] for each in result["metrics"]] == values
 
 
-def test_energy_is_told_where_a_machine_said_it(assay: Assay, project: Project) -> None:
-    joules = {"energy/cpu_j": [1000.0, 500.0], "energy/gpu_j": [12000.25, 0.25]}
-    for at in range(2):
-        make_run(project, id="ab"[at] * 8, points={**POINTS, **joules})
-
-    text = make_report("aaaaaaaa").to_markdown()
-    assert "| energy | cpu 1,500 J, gpu 12,000 J |" in text and "energy/" not in text
-    assert "| energy | cpu 3,000 J, gpu 24,001 J |" in make_report("tag = digits").to_markdown()
-    make_run(project, id="cccccccc", points=POINTS)
-    assert "energy" not in make_report("cccccccc").to_markdown()
-
-
 def test_a_report_says_that_a_run_goes_on_is_damaged_or_was_made_by_somebody_else(
     assay: Assay, project: Project
 ) -> None:

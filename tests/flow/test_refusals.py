@@ -112,7 +112,6 @@ engine/metrics/outputs.py: Pipes.__call__ Pipes.__init__ Pipes.end SaveOutputs._
     per_sample*3
 engine/model/modules.py: modules_named
 engine/model/compiling.py: _check_home
-engine/model/keras_model.py: KerasModel.__init__*2
 engine/model/modules.py: refuse_lazy
 engine/model/modules.py: padded_vocabulary
 engine/optim/clip.py: _dense_gradients

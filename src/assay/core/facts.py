@@ -11,8 +11,8 @@ from assay.core.errors import RecordError
 EndStatus = Literal["finished", "failed", "stopped"]
 END_STATUSES: tuple[EndStatus, ...] = get_args(EndStatus)
 
-COSTS = ("speed/", "time/", "memory/", "energy/")
-"""Prefixes of the metrics of cost: of time, memory and energy, not of what was learned."""
+COSTS = ("speed/", "time/", "memory/")
+"""Prefixes of the metrics of cost: of time and memory, not of what was learned."""
 
 MAX_NAME_BYTES = 0xFFFF
 """Length of the longest name of a metric, in UTF-8."""

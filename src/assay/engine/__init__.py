@@ -56,7 +56,6 @@ from assay.engine.metrics import (
     Recall,
 )
 from assay.engine.metrics.outputs import Collect, Evaluation, SaveOutputs
-from assay.engine.model.keras_model import KerasModel
 from assay.engine.model.modules import padded_vocabulary, unwrap
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.seed import get_state, seed_all, set_state
@@ -103,7 +102,6 @@ __all__ = [
     "Groups",
     "Handler",
     "Instance",
-    "KerasModel",
     "Loader",
     "Mean",
     "Memory",

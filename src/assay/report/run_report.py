@@ -122,7 +122,6 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     lead = [
         ("runs", f"{len(runs)}, of {count(len(groups), 'config')}"),
         ("ran", f"{duration(sum(view.duration_s for view in views))} together"),
-        ("energy", _energy(views)),
     ]
     return ReportDocument("runs", where, fact_grid(lead), full_sections(sections))
 
@@ -259,7 +258,7 @@ def _config(view: RunView) -> Iterator[Block]:
 
 
 def _cost(view: RunView) -> CellGrid:
-    """Return the time of a run and of its parts, its speed, largest memory and energy."""
+    """Return the time of a run and of its parts, its speed and largest memory."""
     attempts = view.file.attempts
     parts: dict[str, list[str]] = {kind: [] for kind in ("time", "speed", "memory")}
     for name, each in view.summaries.items():
@@ -273,18 +272,7 @@ def _cost(view: RunView) -> CellGrid:
     devices = ", ".join(attempts[-1].devices) if attempts else ""
     shown = [("ran", f"{duration(view.duration_s)}, in {count(len(attempts), 'attempt')}")]
     shown += [("on", devices), *((kind, ", ".join(each)) for kind, each in parts.items())]
-    return fact_grid([*shown, ("energy", _energy([view]))])
-
-
-def _energy(views: Iterable[RunView]) -> str:
-    """Return the energy that runs used, of CPUs and GPUs; "" where no machine said it."""
-    joules: dict[str, float] = {}
-    for view in views:
-        for name, each in view.summaries.items():
-            if name.startswith("energy/"):
-                part = name.removeprefix("energy/").removesuffix("_j")
-                joules[part] = joules.get(part, 0.0) + each.mean * each.count
-    return ", ".join(f"{part} {each:,.0f} J" for part, each in joules.items())
+    return fact_grid(shown)
 
 
 def _code(view: RunView) -> CellGrid:

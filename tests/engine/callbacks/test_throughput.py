@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,92 +115,3 @@ def test_what_is_not_known_of_a_device_is_not_made_up(monkeypatch: pytest.Monkey
 
     assert [resources.peak_tflops(torch.device("cuda")) for _ in range(3)] == [989.0, 312.0, None]
     assert resources.peak_tflops(torch.device("cpu")) is None
-
-
-def make_counters(folder: Path, **microjoules: int) -> None:
-    """Make or change the files that Linux has for the energy of two CPUs, and of a part of one."""
-    names = {"intel-rapl:0": "package-0", "intel-rapl:1": "package-1", "intel-rapl:0:0": "core"}
-    for name, text in names.items():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "name").write_text(f"{text}\n")
-        (folder / name / "max_energy_range_uj").write_text("262143328850\n")
-        joules = microjoules.get(text.replace("-", "_"), 10**9)
-        (folder / name / "energy_uj").write_text(f"{joules}\n")
-
-
-def test_the_joules_of_all_cpus_are_recorded_also_where_a_counter_begins_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resources, "_POWERCAP", tmp_path / "powercap")
-    make_counters(tmp_path / "powercap", package_1=262_143_000_000)
-    counters = resources.EnergyCounters(torch.device("cpu"))
-
-    make_counters(tmp_path / "powercap", package_0=3 * 10**9, package_1=671_150)
-
-    assert counters.take(60.0) == {"energy/cpu_j": pytest.approx(2001.0)}
-    assert counters.take(60.0) == {}  # nothing was used: they cannot be what they seem
-    make_counters(tmp_path / "powercap", package_0=4 * 10**9)
-    assert counters.take(3600.0) == {}  # it may have begun anew several times
-
-
-@pytest.mark.parametrize("unreadable", [True, False])
-def test_a_run_records_its_energy_where_the_machine_says_it_and_nothing_elsewhere(
-    unreadable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "powercap"
-    monkeypatch.setattr(resources, "_POWERCAP", folder)
-    make_counters(folder)
-    for file in folder.glob("*/energy_uj"):
-        if unreadable:
-            file.unlink()
-            file.mkdir()  # root reads what others may not
-
-    class Counting(resources.EnergyCounters):
-        def take(self, seconds: float) -> dict[str, float]:
-            if not unreadable:
-                make_counters(folder, package_0=6 * 10**9)
-            return super().take(seconds)
-
-    monkeypatch.setattr(resources, "EnergyCounters", Counting)
-
-    recorder = recorded(tmp_path / "saved")
-
-    found = [(name, value) for name, _, value in recorder.points if name.startswith("energy/")]
-    assert found == ([] if unreadable else [("energy/cpu_j", 5000.0)])
-
-
-class Nvml:
-    """The part of NVIDIA's library that counts energy."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        self.millijoules = 5_000_000
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return uuid
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        if handle != "GPU-0c1e":
-            raise self.NVMLError
-        return self.millijoules
-
-
-@pytest.mark.parametrize(("uuid", "used"), [("0c1e", {"energy/gpu_j": 1.5}), ("of a MIG", {})])
-def test_the_joules_of_the_gpu_are_those_that_nvml_counts(
-    uuid: str, used: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nvml = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    monkeypatch.setattr(resources, "_POWERCAP", tmp_path)
-    properties = SimpleNamespace(uuid=uuid)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    counters = resources.EnergyCounters(torch.device("cuda", 0))
-
-    nvml.millijoules += 1500
-
-    assert counters.take(1.0) == used

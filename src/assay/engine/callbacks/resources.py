@@ -6,10 +6,9 @@ import gzip
 import os
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from assay.core.errors import InputError
 from assay.core.events import NEVER, At, Event, Handler
-from assay.core.nvml import open_nvml
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
 from assay.engine.metrics.outputs import try_keep_artifact
@@ -72,9 +70,6 @@ class Throughput:
     changes nothing, and `speed/tflops` is recorded; None: on a GPU only. `speed/mfu` is their share
     of what the GPU could do, where that is known (Chowdhery et al., arXiv 2204.02311, of the
     operations that were done, what was computed twice included).
-
-    `energy/gpu_j`: joules of the GPU of the first rank (extra `nvml`). `energy/cpu_j`: of all CPUs
-    of the machine, what others do on it included. Each where the machine lets it be read.
     """
 
     def __init__(self, *, flops: bool | None = None, peak_tflops: float | None = None) -> None:
@@ -84,7 +79,6 @@ class Throughput:
         self._counter: FlopCounterMode | None = None
         self._samples = 0
         self._since = 0.0
-        self._energy: EnergyCounters | None = None
         self._counts = (0, 0)
         self._before: dict[str, float] = {}
         # Seconds of evaluating and saving inside the span of steps: both count them.
@@ -108,7 +102,6 @@ class Throughput:
                 Handler(event=Event.STEP_END, fn=self.end_count, when=self, priority=-1000)
             )
             engine.bus.add(Handler(event=Event.EXCEPTION, fn=self.leave, priority=-1000))
-        self._energy = EnergyCounters(engine.device)
         self._since = perf_counter()
         self._counts = (engine.state.step, engine.state.samples)
         self._before = dict(engine.seconds)
@@ -184,8 +177,6 @@ class Throughput:
             peak = self.peak_tflops or peak_tflops(engine.device)
             if peak is not None:
                 values["speed/mfu"] = values["speed/tflops"] / peak
-        if self._energy is not None:
-            values |= self._energy.take(wall)
         engine.recorder.log(values, state.step)
         self._since = now
         self._counts = (state.step, state.samples)
@@ -193,67 +184,6 @@ class Throughput:
 
     def _seconds_since(self, engine: Engine, name: str) -> float:
         return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)
-
-
-_POWERCAP = Path("/sys/class/powercap")
-_MOST_WATTS = 500.0
-"""Power of one CPU at most: by it a counter that begins anew at its end is known to have done so
-once."""
-
-
-class EnergyCounters:
-    """Counters of the joules of the CPUs and of one GPU; what cannot be read is 0."""
-
-    def __init__(self, device: torch.device) -> None:
-        """Begin to count; `device` names the GPU."""
-        self._cpus = {
-            folder: _read_number(folder / "max_energy_range_uj")
-            for folder in sorted(_POWERCAP.glob("intel-rapl:*"))
-            if _read_text(folder / "name").startswith("package")  # not its parts again
-        }
-        self._nvml: Any = open_nvml() if device.type == "cuda" else None
-        self._gpu: Any = None
-        if self._nvml is not None:
-            with suppress(self._nvml.NVMLError):
-                uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-                self._gpu = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        self._before = self._read()
-
-    def take(self, seconds: float) -> dict[str, float]:
-        """Return the joules since the last call, which is so many seconds ago, as metrics.
-
-        None of a counter that may have begun anew more than once.
-        """
-        before, self._before = self._before, self._read()
-        used = {place: now - before[place] for place, now in self._before.items()}
-        is_known = all(each > seconds * _MOST_WATTS * 1e6 for each in self._cpus.values())
-        cpus = (
-            [used[folder] % range_uj for folder, range_uj in self._cpus.items()] if is_known else []
-        )
-        found = {"energy/cpu_j": sum(cpus) / 1e6, "energy/gpu_j": used[None] / 1e3}
-        return {name: joules for name, joules in found.items() if joules > 0}
-
-    def _read(self) -> dict[Path | None, int]:
-        """Return each counter: microjoules of CPUs, millijoules of the GPU."""
-        found: dict[Path | None, int] = {None: 0}
-        found |= {folder: _read_number(folder / "energy_uj") for folder in self._cpus}
-        if self._gpu is not None:
-            with suppress(self._nvml.NVMLError):
-                found[None] = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)
-        return found
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return ""
-
-
-def _read_number(file: Path) -> int:
-    """Return the number in a file of the kernel; 0 where it may not be read, or says none."""
-    text = _read_text(file).strip()
-    return int(text) if text.isdecimal() else 0
 
 
 _MIB = 2**20

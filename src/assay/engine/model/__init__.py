@@ -1,1 +1,1 @@
-"""Modules of a model, how they compute, and models of Keras."""
+"""Modules of a model, and how they compute."""
