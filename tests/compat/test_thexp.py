@@ -243,7 +243,7 @@ def test_the_trainer_of_the_text_trains_tests_and_keeps_all_of_its_experiment(
     assert [step for step, _ in read(folder.path / "board").scalars["train/loss"]] == [
         *range(1, 311)
     ]
-    assert "epoch 10/10  step 310  @loss=" in folder.log.read_text(encoding="utf-8")
+    assert re.search(r"epoch 10/10  .* @loss=", folder.log.read_text(encoding="utf-8"))
     assert plain(load(folder.config_toml).root)["lr"] == 0.01 and view.file.newest.code.snapshot
     assert "start mytrainer_lr=0.01: 10 epochs on cpu" in errors
     assert re.search(r"epoch 1/10  batch \d+/31  @loss=", errors)
@@ -522,3 +522,71 @@ def test_classify_is_the_share_of_samples_whose_class_is_among_the_first_k(k: in
     first = [sorted(range(10), key=lambda c: -row[c])[:k] for row in logits.tolist()]
     pairs = zip(labels.tolist(), first, strict=True)
     assert share == pytest.approx(sum(label in best for label, best in pairs) / 200)
+
+
+MEASURED = """
+import torch
+from thexp.frame import Meter, Params, Trainer
+from thexp.frame.callbacks import Callback
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Shown(Callback):
+    def on_eval_end(self, trainer, meter, eidx):
+        print("shown", eidx, {name: round(mean, 4) for name, mean in meter.means().items()})
+
+
+class Measured(Trainer):
+    def initial_callback(self):
+        super().initial_callback()
+        Shown().hook(self)
+
+    def initial_trainer(self, params):
+        self.model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.model.weight)
+        self.optim = torch.optim.SGD(self.model.parameters(), lr=0.0)
+        inputs = torch.arange(5.0).reshape(5, 1)
+        loader = DataLoader(TensorDataset(inputs, inputs), batch_size=4)
+        self.regist_databundler(train=loader, eval=loader)
+
+    def train_batch(self, eidx, idx, global_step, batch_data, params, device):
+        meter = Meter()
+        meter.loss = self.model(batch_data[0]).mean()
+        return meter
+
+    def eval_batch(self, eidx, idx, global_step, batch_data, params, device):
+        inputs, targets = batch_data
+        meter = Meter()
+        meter.loss = (self.model(inputs) - targets).abs().mean()
+        meter.hits = (inputs > 1).float().mean()
+        meter.name = "text"
+        return meter
+
+
+params = Params()
+params.epoch = 2
+trainer = Measured(params)
+trainer.initial_exp("./experiment")
+trainer.logger.info("ema", 1, [2])
+trainer.train()
+"""
+
+
+def test_what_eval_batch_measures_is_recorded_and_reaches_the_callback(
+    trained: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(MEASURED, encoding="utf-8")
+
+    done = trained("assay.compat", "script.py")
+
+    assert done.returncode == 0, done.stderr
+    (view,) = runs_in(tmp_path / "experiment")
+    right = {"loss": 2.0, "hits": 0.6}  # means over five samples in batches of four and one
+    assert {name: view.metric(f"eval/{name}").values.tolist() for name in right} == {
+        name: [value] * 2 for name, value in right.items()
+    }
+    assert [line for line in done.stdout.splitlines() if line.startswith("shown")] == [
+        f"shown {epoch} {right}" for epoch in (1, 2)
+    ]
+    assert "ema 1 [2]" in view.folder.log.read_text(encoding="utf-8")

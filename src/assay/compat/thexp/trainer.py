@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -47,10 +46,10 @@ class Trainer:
     recorder: Recorder = NullRecorder()
     run: Run | None = None
     board: TensorBoard | None = None
-    logger = logging.getLogger("assay")
 
     def __init__(self, params: Any) -> None:
         self.params = params
+        self.logger = Logger("thexp")
         self.average = AvgMeter()
         self.loaders: dict[str, Iterable[Any]] = {}
         self.callbacks: list[Callback] = []
@@ -170,9 +169,10 @@ class Callback(PlainState):
     """Base class of callbacks: write the methods of `MOMENTS`, which get the trainer.
 
     A method may take the trainer alone, or any of `trainer`, `params`, `meter` (the means of the
-    epoch), `epoch` and `eidx` (from 1), `idx`, `global_step` and `logs` (the metrics). `hook` adds
-    it to a trainer and `unhook` removes it, also during training. The lower `priority` is called
-    first; while `enabled` is false nothing is called.
+    epoch; of the split where the method is about one), `epoch` and `eidx` (from 1), `idx`,
+    `global_step` and `logs` (the metrics). `hook` adds it to a trainer and `unhook` removes it,
+    also during training. The lower `priority` is called first; while `enabled` is false nothing
+    is called.
     """
 
     priority = 0
@@ -202,9 +202,7 @@ class Callback(PlainState):
         for name in dir(self):
             if name.startswith("on_") and name not in (*self.MOMENTS, "on_record_end"):
                 near = did_you_mean(name, self.MOMENTS)
-                trainer.logger.warning(
-                    "%s.%s is no moment, and is not called. %s", self, name, near
-                )
+                trainer.logger.warning(f"{self}.{name} is no moment, and is not called.", near)
         self.trainer = trainer
         trainer.callbacks.append(self)
         if trainer.engine is not None:
@@ -251,7 +249,8 @@ class _Call:
             trainer = callback.trainer
             counts = {each: getattr(trainer.params, each, None) for each in COUNTERS}
             offered = {**counts, "trainer": trainer, "params": trainer.params}
-            offered |= {"epoch": counts["eidx"], "meter": trainer.average, "logs": state.metrics}
+            meter = _means_of(self.split, state) if self.split else trainer.average
+            offered |= {"epoch": counts["eidx"], "meter": meter, "logs": state.metrics}
             call_fitting(getattr(callback, name), trainer, **offered)
 
     def __eq__(self, other: object) -> bool:
@@ -259,6 +258,20 @@ class _Call:
 
     def __hash__(self) -> int:
         return hash(self.key)
+
+
+def _means_of(split: str, state: State) -> AvgMeter:
+    """Return the metrics of a split by their own names; those of before while it is evaluated."""
+    of_split = f"{split}/"
+    means = AvgMeter()
+    means.update(
+        {
+            name.removeprefix(of_split): value
+            for name, value in state.metrics.items()
+            if name.startswith(of_split)
+        }
+    )
+    return means
 
 
 class EvalCallback(Callback):
@@ -277,7 +290,8 @@ class EvalCallback(Callback):
         for split in self.every:
             if split not in trainer.loaders:
                 message = f"There is no loader for {split}: it is left out."
-                trainer.logger.warning(message)
+                if trainer.run is None:
+                    trainer.logger.warning(message)
                 trainer.recorder.tell(Warned(message=message))
 
     def on_epoch_end(self, trainer: Trainer) -> None:
@@ -325,9 +339,6 @@ class LoggerCallback(Callback):
     def on_epoch_end(self, trainer: Trainer) -> None:
         assert trainer.engine is not None
         state = trainer.engine.state
-        trainer.logger.info(
-            "epoch %s/%s  step %s  %s", state.epoch, state.max_epochs, state.step, trainer.average
-        )
         took = time.monotonic() - self._epoch_began
         self._seconds += took
         self._epochs += 1
@@ -350,7 +361,7 @@ class LoggerCallback(Callback):
             for name, value in state.metrics.items()
             if name.startswith(f"{state.split}/")
         )
-        trainer.logger.info("%s after epoch %s  %s", state.split, state.epoch, "  ".join(values))
+        self.logger.info(f"{state.split} after epoch {state.epoch}", " ".join(values))
 
 
 def _clock(seconds: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from assay.engine.data.batches import size_of
 from assay.engine.loop.state import State
@@ -17,6 +17,7 @@ from assay.engine.loop.styles.own_updates import OwnProcess, pair_output, withou
 from assay.engine.metrics.classes import Accuracy
 from assay.engine.metrics.means import LoggedMeans
 from assay.engine.metrics.metric import Metric
+from assay.engine.optim.losses import LOSS
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
 
 
@@ -36,6 +37,7 @@ class TrainBatch(OwnProcess):
 
     `eidx` counts epochs from 1, `idx` the steps of an epoch and `global_step` those of the run from
     0. Without `eval_batch` of the same arguments, a batch is evaluated as a pair (input, class).
+    Every number that `eval_batch` returns is a metric of the split: its mean over the samples.
     """
 
     def __init__(
@@ -81,9 +83,21 @@ class TrainBatch(OwnProcess):
             return without_graph(
                 pair_output, self.model, batch, f"{type(self.trainer).__name__} without eval_batch"
             )
-        return without_graph(self._call, own, batch)
+        output = without_graph(self._call, own, batch)
+        if isinstance(output, Mapping):
+            measured = {LOSS, *self.metrics}
+            for name, value in output.items():
+                if name not in measured and _is_number(value):
+                    self.log(name, value, size_of(batch) or 1)
+        return output
 
     def _call(self, method: Callable[..., Any], batch: Any) -> Any:
         state = self.state
         params = getattr(self.trainer, "params", None)
         return method(state.epoch + 1, state.epoch_step, state.step, batch, params, self.device)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, int | float) and not isinstance(value, bool)
