@@ -8,18 +8,20 @@ import json
 import math
 import time
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import assay
 from assay.core.errors import InputError
 from assay.formats.event_log import Edit
 from assay.formats.run_file import Best
-from assay.query.catalog import open_catalog
+from assay.query.catalog import Asked, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
-from assay.query.table import list_runs
+from assay.query.table import differing_keys, list_runs, make_group_table, make_table
 from assay.store.layout import Project
 from run_folders import SECOND, edit, hold_lease, make_project, make_run, summary
 
@@ -286,3 +288,57 @@ def test_no_tag_breaks_the_lines_or_their_width(
 
 def test_the_default_columns_exist() -> None:
     assert set(DEFAULT_COLUMNS) <= set(COLUMNS)
+
+
+TYPED = {
+    "true": ("true", True, "true", "true", "flag = true"),
+    "false": ("false", False, "false", "false", "flag = false"),
+    "one": ("1", 1, "1", "1", "flag = 1"),
+    "text-true": ('"true"', "true", '"true"', "true", "flag = 'true'"),
+    "text-one": ('"1"', "1", '"1"', "1", "flag = '1'"),
+    "text": ('"relu"', "relu", "relu", "relu", "flag = relu"),
+    "half": ("0.5", 0.5, "0.5", "0.5", "flag = 0.5"),
+    "long": (f"{2**70 + 1}", 2**70 + 1, f"{2**70 + 1}", f"{2**70 + 1}", f"flag = {2**70 + 1}"),
+    "day": ("2026-11-20", "2026-11-20", "2026-11-20", "2026-11-20", "flag = 2026-11-20"),
+    "list": ('[1, "a"]', [1, "a"], '[1,"a"]', '[1,"a"]', 'flag = [1, "a"]'),
+    "empty": ("[]", [], "[]", "[]", "flag = []"),
+}
+"""By tag: a value as TOML, in JSON, as shown, in CSV, and the filter that finds it."""
+
+
+def test_a_setting_keeps_its_type_in_every_face(project: Project) -> None:
+    for tag, (toml, *_) in TYPED.items():
+        make_run(project, tag=tag, config=f"flag = {toml}\n")
+    make_run(project, tag="none", config='flag = "@none"\n')
+    make_run(project, tag="without", config="other = 1\n")
+    catalog = open_catalog(project)
+    asked = Asked(columns=("tag", "flag"), limit=None)
+    table = make_table(catalog, asked)
+
+    as_json = {row["tag"]: row["flag"] for row in json.loads(table.to_json())}
+    as_csv = {row["tag"]: row["flag"] for row in csv.DictReader(io.StringIO(table.to_csv()))}
+    shown = dict(table.shown_rows())
+    groups = make_group_table(catalog, replace(asked, columns=("flag",), group=("flag",)))
+
+    for tag, (_, plain, text, cell, where) in TYPED.items():
+        assert (type(as_json[tag]), as_json[tag]) == (type(plain), plain)
+        assert (shown[tag], as_csv[tag]) == (text, cell)
+        assert [run.tag for run in assay.runs(where, project=project)] == [tag], where
+    assert (shown["none"], as_json["none"]) == ("none", None)
+    assert (shown["without"], as_json["without"]) == ("-", None)
+    assert sorted(len(group.ids) for group in groups.groups) == [1] * 11 + [2]
+    assert differing_keys(catalog.select(asked)) == ["flag", "other"]
+    where = f"flag > {2**69} or flag < 0.7 or flag >= 2026-01-01"
+    assert {run.tag for run in assay.runs(where, project=project)} == {"half", "long", "day"}
+
+
+def test_a_name_that_a_metric_takes_from_a_key_is_told(project: Project) -> None:
+    make_run(project, config="b = true\n", points={"b": [1.0]})
+    catalog = open_catalog(project)
+    told = ["`b` is the metric; the key of the configs is `config.b`"]
+
+    assert catalog.describe_shadows(Asked(where="b > 0")) == told
+    assert catalog.describe_shadows(Asked(columns=("b",))) == told
+    assert catalog.describe_shadows(Asked(where="config.b = true", columns=("config.b",))) == []
+    with pytest.raises(InputError, match=r"config\.b"):
+        catalog.select(Asked(where="b = true"))

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
 from assay.store import index_database, refresh_index
 from assay.store.index import Index, open_index, reindex
-from assay.store.index_database import MIGRATIONS, SCHEMA, index_file, migrate
+from assay.store.index_database import index_file
 from assay.store.index_rows import IndexRow
 from assay.store.layout import Project, open_project
 from assay.store.refresh_index import delete_index
@@ -349,50 +350,6 @@ def test_rows_are_plain_data_that_json_can_hold(project: Project) -> None:
     json.dumps(refresh(project)[0]._asdict(), allow_nan=False)
 
 
-def schema_of(path: Path) -> int:
-    database = sqlite3.connect(path)
-    with contextlib.closing(database):
-        return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def as_schema_1(path: Path) -> None:
-    """The file as the first assay left it: the same runs, and no table of anything else."""
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        for table in ("metrics", "items", "texts"):
-            database.execute(f"DROP TABLE {table}")
-        database.execute("DROP INDEX runs_by_start")
-        for column in ("sweep", "point"):
-            database.execute(f"ALTER TABLE runs DROP COLUMN {column}")
-        database.execute("PRAGMA user_version = 1")
-        database.commit()
-
-
-def test_an_older_index_is_migrated(project: Project) -> None:
-    run = finished(project, "old one")
-    settle(project)
-    expected = refresh(project)
-    as_schema_1(index_file(project))
-
-    found = open_index(project)
-
-    assert found.all_rows() == expected
-    assert schema_of(index_file(project)) == SCHEMA
-    assert (found.metric_names(), found.all_rows()[0].id) == (["acc", "loss"], run.id)
-
-
-def test_runs_of_a_lost_project_are_remembered_by_an_older_index(project: Project) -> None:
-    run = finished(project, "old one")
-    refresh(project)
-    as_schema_1(index_file(project))
-    shutil.rmtree(project.root)
-    index = Index(project, is_lost=True)
-
-    index.synchronize()
-
-    assert [row.id for row in index.all_rows()] == [run.id]
-    assert (index.item_names("config"), schema_of(index_file(project))) == ([], SCHEMA)
-
-
 def test_a_damaged_index_of_a_lost_project_remembers_nothing_and_stops_nobody(
     project: Project,
 ) -> None:
@@ -409,43 +366,6 @@ def test_a_damaged_index_of_a_lost_project_remembers_nothing_and_stops_nobody(
     assert index.all_rows() == []
 
 
-def test_every_migration_leads_to_the_schema_that_a_new_index_has(tmp_path: Path) -> None:
-    def tables(path: Path) -> list[tuple[str]]:
-        with contextlib.closing(sqlite3.connect(path)) as database:
-            return sorted(database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"))
-
-    whole = tmp_path / "whole"
-    for number in range(SCHEMA):
-        path = tmp_path / str(number)
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-            for step in MIGRATIONS[:number]:
-                for statement in step:
-                    database.execute(statement)
-            database.execute(f"PRAGMA user_version = {number}")
-            migrate(database)
-        if not number:
-            path.rename(whole)
-        else:
-            assert tables(path) == tables(whole)
-
-
-def test_an_index_of_a_newer_assay_is_neither_read_nor_changed(project: Project) -> None:
-    finished(project, "mine")
-    settle(project)
-    expected = refresh(project)
-    with contextlib.closing(sqlite3.connect(index_file(project))) as database:
-        database.execute(f"PRAGMA user_version = {SCHEMA + 1}")
-        database.commit()
-    before = index_file(project).read_bytes()
-
-    assert refresh(project) == expected
-    assert open_index(project).metric_names() == ["acc", "loss"]
-    with pytest.raises(InputError, match="made by a newer assay"):
-        reindex(project)
-
-    assert index_file(project).read_bytes() == before
-
-
 def test_reindexing_makes_it_anew(project: Project, home: Path) -> None:
     finished(project)
     overwrite_path = index_file(project)
@@ -453,7 +373,6 @@ def test_reindexing_makes_it_anew(project: Project, home: Path) -> None:
     overwrite(overwrite_path)
 
     assert reindex(project) == 1
-    assert schema_of(overwrite_path) == SCHEMA
 
     shutil.rmtree(home / ".cache")
     (home / ".cache").write_text("a file where a folder should be")
@@ -496,7 +415,7 @@ def test_keys_of_configs_are_kept_with_their_types(project: Project) -> None:
     (items,) = found.all_items("config", [found.all_rows()[0].folder]).values()
 
     assert items == {
-        "a": 1, "b": 1.5, "c": 1, "d": "x", "list": "[1, 2]", "day": "2020-01-01", "t[0].x": 1, "t[1].x": 2
+        "a": 1, "b": 1.5, "c": True, "d": "x", "list": [1, 2], "day": date(2020, 1, 1), "t[0].x": 1, "t[1].x": 2
     }  # fmt: skip
 
 

@@ -122,6 +122,7 @@ def command(
     lost = known_projects.lost_projects() if all_projects else []
     asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
     catalog = open_catalog(homes, lost=lost, asked=replace(asked, limit=None) if diff else asked)
+    _warn(catalog.describe_shadows(asked))
     if asked.group:
         form = "json" if as_json else "csv" if as_csv else "text"
         return _print_groups(catalog, asked, homes, form, diff=diff)
@@ -142,6 +143,12 @@ def command(
     else:
         echo(_none(homes, asked))
     return 0
+
+
+def _warn(sentences: Sequence[str]) -> None:
+    word = paint("note:", "yellow", on=use_color(sys.stderr))
+    for sentence in sentences:
+        echo(f"{word} {visible(sentence)}", err=True)
 
 
 def _print_fitting(table: RunTable, less_needed: Sequence[str], *, diff: bool) -> None:

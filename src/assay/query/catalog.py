@@ -6,6 +6,7 @@ have one answer.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,8 +16,15 @@ from typing import Any
 
 from assay.core.errors import InputError
 from assay.core.terminal import elide
-from assay.query.columns import COLUMNS, Column, find_column
-from assay.query.expression import ExpressionError, KnownNames, mentions, parse, unknown_name
+from assay.query.columns import COLUMNS, MISSING, Column, find_column
+from assay.query.expression import (
+    ExpressionError,
+    KnownNames,
+    describe_shadow,
+    mentions,
+    parse,
+    unknown_name,
+)
 from assay.query.groups import Grouping, RunGroup, count_values
 from assay.query.run_row import ARCHIVED, RunRow
 from assay.store.cells import in_order
@@ -109,8 +117,11 @@ class Selection:
         """Return the runs of these numbers."""
         return Selection(self.catalog, [self.places[i] for i in numbers], self.moments)
 
-    def values(self, columns: Sequence[Column]) -> list[list[Any]]:
-        """Return for each column the cells of the runs in order, None where one has nothing."""
+    def values(self, columns: Sequence[Column], *, missing: Any = None) -> list[list[Any]]:
+        """Return for each column the cells of the runs in order.
+
+        `missing` stands for a key or result that a run does not have; for all else that is None.
+        """
         fields = [column.field for column in columns if column.field is not None]
         by_index = {
             index: iter(index.values(folders, fields, self.moments[index]))
@@ -118,21 +129,21 @@ class Selection:
         }
         lists: list[list[Any]] = []
         for column in columns:
+            nothing = missing if column.is_setting else None
             if column.field is None:
-                lists.append([None] * len(self.places))
+                lists.append([nothing] * len(self.places))
                 continue
             cells = {index: next(found) for index, found in by_index.items()}
-            found = [cells[index].get(folder) for index, folder in self.places]
-            lists.append(found)
+            lists.append([cells[index].get(folder, nothing) for index, folder in self.places])
         return lists
 
     def read(self, columns: Sequence[Column]) -> list[list[Any]]:
-        """Return for each column what a program gets of the runs, in order."""
+        """Return for each column what a table has of the runs, in order; MISSING for nothing."""
         needed = [
             [column, *(Column(name, Field("run", name)) for name in column.more)]
             for column in columns
         ]
-        cells = iter(self.values([each for group in needed for each in group]))
+        cells = iter(self.values([each for group in needed for each in group], missing=MISSING))
         lists = []
         for column, group in zip(columns, needed, strict=True):
             inputs = [next(cells) for _ in group]
@@ -347,6 +358,16 @@ class Catalog:
         lines = zip(shown.rows(), cells, strict=True)
         found = tuple(PageRow(row, line) for row, line in lines if row is not None)
         return Page(columns, len(selection), len(selection), rows=found)
+
+    def describe_shadows(self, asked: Asked) -> list[str]:
+        """Return a sentence for each name that means a metric or fact, and is a config key too."""
+        names = [*asked.columns, *asked.group, *(key.removeprefix("-") for key in asked.sort)]
+        fields = [self.column(name).field for name in names if name not in COLUMNS]
+        if asked.where.strip():
+            with contextlib.suppress(ExpressionError):  # `select` raises it
+                fields += fields_in(parse(asked.where, self.names()))
+        found = (describe_shadow(each, self.names()) for each in fields if each is not None)
+        return list(dict.fromkeys(filter(None, found)))
 
     def group(self, selection: Selection, asked: Asked) -> Grouping:
         """Return the runs grouped as they are asked for, by the first sort key."""

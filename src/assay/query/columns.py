@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime, time
 from typing import Any
 
 from assay.core.formatting import age, duration, number
 from assay.core.terminal import cell_count, elide
-from assay.formats.json_codec import dumps, parse_numbers
+from assay.formats.json_codec import dumps
 from assay.query.expression import KnownNames, field_named
 from assay.store.conditions import RUN_FIELDS, Field
 
+MISSING = object()
+"""Stands for a key or result that a run does not have, where none is a value."""
 DEFAULT_COLUMNS = ("status", "tag", "id", "best", "duration", "age")
 
 
@@ -40,6 +43,11 @@ class Column:
         return "missing" if self.field is None else self.field.kind
 
     @property
+    def is_setting(self) -> bool:
+        """True of keys of configs and of results, whose values keep their type."""
+        return self.kind in ("config", "result", "missing")
+
+    @property
     def statistic(self) -> str:
         """Statistic of a metric, "" for any other field."""
         return self.field.statistic if self.field is not None and self.kind == "metric" else ""
@@ -49,11 +57,17 @@ class Column:
         """The name that programs get: with the unit, where there is one."""
         return {"duration": "duration_s", "age": "created"}.get(self.name, self.name)
 
+    def is_empty(self, value: Any) -> bool:
+        """Return whether a table has nothing to show; none and "" are values of a setting."""
+        return value is MISSING if self.is_setting else value in (None, "", [])
+
     def export(self, value: Any) -> Any:
-        """Return a value as plain data: a time as ISO text."""
+        """Return a value as plain data: a time as ISO text, None for nothing."""
+        if value is MISSING or value is None:
+            return None
         if self.name in ("age", "created"):
             return _local_time(value).isoformat(timespec="seconds")
-        return value
+        return plain_value(value)
 
 
 def _fact(name: str, **how: Any) -> Column:
@@ -114,13 +128,8 @@ def find_column(name: str, names: KnownNames) -> Column:
     match field.kind if field is not None else "":
         case "metric":
             return Column(name, field, to_right=True)
-        case "result":
-            return Column(
-                name,
-                field,
-                read=lambda cell, values: parse_numbers(json.loads(values)).get(name),
-                more=("values_json",),
-            )
+        case "config" | "result":
+            return Column(name, field, to_right=None, show=lambda value, now_ns: show_value(value))
         case _:
             return Column(name, field, to_right=None)
 
@@ -137,14 +146,42 @@ def _local_time(ns: int) -> datetime:
     return datetime.fromtimestamp(ns / 1e9).astimezone()
 
 
+def show_value(value: Any) -> str:
+    """Return a value as people read it, None as `none`; a text that reads as another in quotes.
+
+    >>> [show_value(value) for value in (True, "true", "relu", 1, "1", 0.5, None, "", [1, "a"])]
+    ['true', '"true"', 'relu', '1', '"1"', '0.5', 'none', '""', '[1,"a"]']
+    """
+    match value:
+        case None:
+            return "none"
+        case str() if _READS_AS_ANOTHER.fullmatch(value):
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return _show(value)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value as JSON has it: a date as ISO text."""
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+_READS_AS_ANOTHER = re.compile(
+    r"|true|false|none|null|[+-]?(inf|nan|[\d_]*\.?[\d_]*(e[+-]?\d+)?)|[\[{\"].*|\d{4}-\d\d-\d\d.*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def _show(value: Any) -> str:
     match value:
         case float():
             return number(value)
         case str():
             return value if value.isprintable() else " ".join(value.split())
-        case int():
+        case int() if not isinstance(value, bool):
             return str(value)
+        case date() | time():
+            return value.isoformat()
         case _:
             return dumps(value)
 

@@ -10,8 +10,8 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import date, datetime
 from typing import NoReturn, assert_never, get_args
 
 from assay.core.errors import InputError, choose
@@ -142,6 +142,15 @@ def field_named(name: str, names: KnownNames) -> Field | None:
     return None
 
 
+def describe_shadow(field: Field, names: KnownNames) -> str:
+    """Return that a field hides a key of the configs that has its name, "" where none has."""
+    is_other = field.kind in ("run", "metric", "result") and field.name != "tag"
+    if not is_other or field.name not in names.config:
+        return ""
+    kind = "fact of each run" if field.kind == "run" else field.kind
+    return f"`{field.name}` is the {kind}; the key of the configs is `{_CONFIG}{field.name}`"
+
+
 def unknown_name(name: str, names: KnownNames) -> tuple[str, str]:
     """Return what is wrong with a name that no run has, and how to fix it."""
     metric, _, statistic = name.rpartition(".")
@@ -214,6 +223,10 @@ def _write_value(value: Value, field: Field) -> str:
             return "true" if value else "false"
         case str():
             return json.dumps(value, ensure_ascii=False)
+        case date():
+            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
+        case tuple():
+            return f"[{', '.join(_write_value(each, field) for each in value)}]"
         case int() if field == Field("run", "created"):
             return json.dumps(datetime.fromtimestamp(value / 1e9).isoformat())
         case _:
@@ -349,8 +362,8 @@ class _ExpressionParser:
             self._wrong(
                 self.now, f"a `(` is expected behind `in`, not {_quote(self.now)}", "x in (1, 2)"
             )
-        values = [self._value(field, "=")]
-        while self._take(","):
+        values = [] if self.now.text == "]" else [self._value(field, "=")]
+        while values and self._take(","):
             self.listed += 1
             if self.listed > MAX_LISTED:
                 what = f"the expression is too long: it lists more than {MAX_LISTED:,} values"
@@ -379,6 +392,10 @@ class _ExpressionParser:
                 value = self._unescape(token)
             case "text":
                 value = token.text[1:-1]
+            case "date" if field.kind in ("config", "result") and operator not in ("~", "!~"):
+                value = self._date(token)
+            case "operator" if token.text == "[" and operator in ("=", "!="):
+                return tuple(self._values(replace(field, name=f"{field.name}[]")))
             case "name" if token.text.lower() in ("true", "false"):
                 value = token.text.lower() == "true"
             case "name" | "date" | "quoted" if token.text.lower() not in _WORDS:
@@ -387,6 +404,13 @@ class _ExpressionParser:
                 self._wrong(token, f"a value is expected here, not {_quote(token)}")
         self.at += 1
         return self._fitting(value, field, operator, token)
+
+    def _date(self, token: _Lexeme) -> date:
+        try:
+            is_day = len(token.text) == len("2026-11-20")
+            return (date if is_day else datetime).fromisoformat(token.text)
+        except ValueError:
+            self._wrong(token, f"{_quote(token)} is no date", "for example 2026-11-20")
 
     def _number(self, token: _Lexeme) -> int | float:
         for kind in (int, float):  # a whole number of thousands of digits is read as inf
@@ -409,16 +433,16 @@ class _ExpressionParser:
         if field.kind == "metric" or (field.kind == "run" and field.name not in _TEXT_FIELDS):
             if operator in ("~", "!~"):
                 self._wrong(
-                    token, f"`{_write_name(field)}` is a number: `{operator}` looks into texts"
+                    token,
+                    f"`{_write_name(field)}` is a number: `{operator}` looks into texts",
+                    describe_shadow(field, self.names),
                 )
             if field.name == "created" and field.kind == "run":
                 return self._moment(value, token)
             if isinstance(value, str | bool):
-                fix = (
-                    "for example 30 min as 30min, or 2h, 7d, 1w"
-                    if field.name in ("age", "duration")
-                    else ""
-                )
+                fix = describe_shadow(field, self.names)
+                if field.name in ("age", "duration"):
+                    fix = "for example 30 min as 30min, or 2h, 7d, 1w"
                 self._wrong(
                     token, f"`{_write_name(field)}` is a number, {_quote(token)} is none", fix
                 )

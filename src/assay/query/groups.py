@@ -13,7 +13,7 @@ from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
 from assay.query.significance import sample_deviation
-from assay.store.cells import in_order, to_cell
+from assay.store.cells import Cell, from_cell, in_order, is_equal, to_cell
 from assay.store.conditions import Field
 from assay.store.summaries import mean
 
@@ -86,21 +86,26 @@ def compute_spread(values: Sequence[float]) -> Spread:
 
 def merge_values(values: Sequence[Any], *, is_setting: bool = False) -> Any:
     """Return the spread of measured numbers, or the value of a setting that all runs share."""
+    if is_setting and all(is_equal(value, values[0]) for value in values):
+        return values[0]
     known = [value for value in values if value is not None]
-    if not known:
-        return None
-    if is_setting and all(value == known[0] for value in known):
-        return known[0]
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in known):
+    if known and all(
+        isinstance(each, int | float) and not isinstance(each, bool) for each in known
+    ):
         return compute_spread([float(value) for value in known])
-    return known[0] if all(value == known[0] for value in known) else None
+    return known[0] if known and all(is_equal(value, known[0]) for value in known) else None
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value counts as a number, which a boolean does not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def count_values(configs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many values each key has that differs between configs, without tag and desc."""
     found = {}
     for key in dict.fromkeys(key for config in configs for key in config):
-        count = len({to_cell(config.get(key)) for config in configs})
+        count = len({(key in config, to_cell(config.get(key))) for config in configs})
         if count > 1 and key not in ("tag", "desc"):
             found[key] = count
     return found
@@ -118,7 +123,7 @@ class Grouping:
     ) -> None:
         """InputError for an ignored key that no run has."""
         self._selection = selection
-        self._members: dict[tuple[Any, ...], list[int]] = {}
+        self._members: dict[tuple[Cell, ...], list[int]] = {}
         asked = [_GROUP if column.name == BY_CONFIG else column for column in by]
         facts = [COLUMNS[name] for name in ("id", "tag", "status")]
         self._ids, self._tags, self._statuses, *lists = selection.values([*facts, *asked])
@@ -132,7 +137,7 @@ class Grouping:
             ]
         # With the ids: without a column all runs are one group.
         for place, (_, *key) in enumerate(zip(self._ids, *lists, strict=True)):
-            self._members.setdefault(tuple(key), []).append(place)
+            self._members.setdefault(tuple(map(to_cell, key)), []).append(place)
         self._keys = list(self._members)
 
     def __len__(self) -> int:
@@ -143,7 +148,7 @@ class Grouping:
 
         By `tag`, `created` and `age` the newest run orders, by `runs` their number.
         """
-        pairs: list[tuple[Any, tuple[Any, ...]]] = []
+        pairs: list[tuple[Any, tuple[Cell, ...]]] = []
         (values,) = self._selection.values([column]) if column is not None else ([],)
         for key in self._keys:
             within = self._members[key]
@@ -178,10 +183,14 @@ class Grouping:
             cells = tuple(_merge(column, cells, members, counted) for column, cells in cells_of)
             ids = tuple(self._ids[place] for place in members)
             finished = sum(self._statuses[place] == "finished" for place in members)
-            found.append(RunGroup(key, self._tags[members[0]] or "", ids, finished, cells))
+            found.append(
+                RunGroup(
+                    tuple(map(from_cell, key)), self._tags[members[0]] or "", ids, finished, cells
+                )
+            )
         return found
 
-    def _choose(self, key: tuple[Any, ...]) -> Sequence[int]:
+    def _choose(self, key: tuple[Cell, ...]) -> Sequence[int]:
         return choose_counted(self._members[key], lambda place: self._statuses[place])
 
     def _shorten_configs(self, ignored: Collection[str]) -> list[str]:

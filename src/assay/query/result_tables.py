@@ -14,7 +14,8 @@ from assay.core.formatting import number
 from assay.core.text_table import csv_text
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
-from assay.query.groups import Spread, choose_counted, compute_spread
+from assay.query.columns import show_value
+from assay.query.groups import Spread, choose_counted, compute_spread, is_number
 from assay.query.significance import describe_p, welch
 from assay.store.tables import Link, ResultTable, TableColumn
 
@@ -344,9 +345,9 @@ def _join_values(values: Sequence[Any], *, is_setting: bool) -> ShownCell:
 
     A setting that they share is that value, of no n.
     """
-    numbers = tuple(float(each) for each in values if isinstance(each, int | float))
+    numbers = tuple(float(each) for each in values if is_number(each))
     if len(numbers) < len(values):
-        text = ", ".join(dict.fromkeys(map(str, values)))
+        text = ", ".join(dict.fromkeys(map(show_value, values)))
         return ShownCell(text, value=text)
     together = compute_spread(numbers)
     is_shared = is_setting and len(set(numbers)) == 1

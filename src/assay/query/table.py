@@ -15,17 +15,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
-from assay.core.formatting import number
 from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import UNSAVED
 from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, Selection, open_catalog
-from assay.query.columns import COLUMNS, DEFAULT_COLUMNS, Column
-from assay.query.groups import RunGroup, Spread, count_values
+from assay.query.columns import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    MISSING,
+    Column,
+    plain_value,
+)
+from assay.query.groups import RunGroup, Spread, count_values, is_number
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store import known_projects
+from assay.store.cells import Cell, from_cell, to_cell
 from assay.store.layout import Project
 
 if TYPE_CHECKING:
@@ -92,11 +98,17 @@ class RunTable:
             raise InputError(
                 "group_by needs the columns to group by.", fix='group_by("optimizer.lr")'
             )
-        groups: dict[Any, list[int]] = {}
-        for i, values in enumerate(zip(*self.with_columns(*names).lists, strict=True)):
-            key = tuple(map(_hashable, values))
-            groups.setdefault(key if names[1:] else key[0], []).append(i)
-        return {key: self._pick(places) for key, places in groups.items()}
+        groups: dict[tuple[Cell, ...], list[int]] = {}
+        for i, values in enumerate(zip(*self.with_columns(*names).exported, strict=True)):
+            groups.setdefault(tuple(map(to_cell, values)), []).append(i)
+        found = {}
+        for cells, places in groups.items():
+            key = tuple(_hashable(from_cell(cell)) for cell in cells)
+            found[key if names[1:] else key[0]] = self._pick(places)
+        if len(found) < len(groups):
+            what = f"{' and '.join(names)} is a number in some runs and a boolean in others."
+            raise InputError(what, fix="a dictionary takes 1 and True for one key")
+        return found
 
     def _pick(self, places: Sequence[int]) -> RunTable:
         """Return the rows of these numbers as a table."""
@@ -162,7 +174,7 @@ class RunTable:
     def exported(self) -> list[list[Any]]:
         """The values of each column as plain data."""
         return [
-            [None if value is None else column.export(value) for value in values]
+            list(map(column.export, values))
             for column, values in zip(self.columns, self.lists, strict=True)
         ]
 
@@ -210,7 +222,7 @@ class RunTable:
         """Return the texts of each column."""
         return [
             [
-                "-" if value in (None, "", []) else visible(column.show(value, self.now_ns))
+                "-" if column.is_empty(value) else visible(column.show(value, self.now_ns))
                 for value in values
             ]
             for column, values in zip(self.columns, self.lists, strict=True)
@@ -261,7 +273,7 @@ class GroupTable:
     def shown_rows(self) -> list[list[str]]:
         """Return head and groups as people read them; `2 of 3` runs: one did not finish."""
         head = ["tag", "runs", *map(visible, self.names)]
-        return [head, *map(_group_texts, self.groups)]
+        return [head, *(_group_texts(group, self.columns) for group in self.groups)]
 
     def _plain(self, group: RunGroup) -> dict[str, Any]:
         (key,) = group.key
@@ -270,32 +282,26 @@ class GroupTable:
             "config": key,
             "runs": list(reversed(group.ids)),
             "finished": group.finished,
-            **dict(zip(self.names, group.cells, strict=True)),
+            **dict(zip(self.names, map(plain_value, group.cells), strict=True)),
         }
 
 
-def _group_texts(group: RunGroup) -> list[str]:
+def _group_texts(group: RunGroup, columns: Sequence[Column]) -> list[str]:
     tag = elide(visible(group.tag) or "-", _TAG_CELLS)
     total = len(group.ids)
     runs = str(total) if group.finished == total else f"{group.finished} of {total}"
-    return [tag, runs, *map(_group_text, group.cells)]
+    return [tag, runs, *map(_group_text, columns, group.cells)]
 
 
-def _group_text(cell: Any) -> str:
-    match cell:
-        case None:
-            return "-"
-        case str() | Spread():
-            return visible(str(cell))
-        case float():
-            return number(cell)
-        case _:
-            return visible(dumps(cell))
+def _group_text(column: Column, cell: Any) -> str:
+    if cell is None:
+        return "-"
+    return str(cell) if isinstance(cell, Spread) else visible(column.show(cell, time.time_ns()))
 
 
 def _csv_group_cells(cell: Any, has_spread: bool) -> list[Any]:
     if not has_spread:
-        return [cell if cell is None or isinstance(cell, str | int | float) else dumps(cell)]
+        return [_csv_cell(plain_value(cell))]
     if not isinstance(cell, Spread):
         return [cell, None]
     return [cell.mean, cell.std]
@@ -314,14 +320,14 @@ def _as_text(column: Column, texts: Sequence[str], to_right: bool) -> TextColumn
 
 def _are_numbers(values: Sequence[Any]) -> bool:
     """Return whether there are values, and all of them are numbers."""
-    known = [value for value in values if value is not None]
-    return bool(known) and all(isinstance(value, int | float) for value in known)
+    known = [value for value in values if value is not None and value is not MISSING]
+    return bool(known) and all(map(is_number, known))
 
 
 def _array(values: list[Any]) -> NDArray[Any]:
     import numpy as np  # here: a list of runs in a terminal needs none
 
-    if not all(value is None or _is_number(value) for value in values):
+    if not all(value is None or is_number(value) for value in values):
         return _objects(values)
     known = [float("nan") if value is None else value for value in values]
     try:
@@ -343,15 +349,11 @@ def _frame_column(pd: Any, values: list[Any]) -> Any:
     import numpy as np
 
     known = [value for value in values if value is not None]
-    if not known or not all(_is_number(value) and isinstance(value, int) for value in known):
+    if not known or not all(is_number(value) and isinstance(value, int) for value in known):
         return _array(values)
     if not all(-(1 << 63) <= value < 1 << 63 for value in known):
         return _objects(values)
     return np.array(values, np.int64) if values == known else pd.array(values, dtype="Int64")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _hashable(value: Any) -> Any:
@@ -370,9 +372,12 @@ def _csv_cells(column: Column, cells: Mapping[str, Any]) -> tuple[Any, ...]:
         return (value["metric"], value["value"]) if value else ("", "")
     if column.name == "labels":
         return (", ".join(value),)
-    if isinstance(value, list | dict):
-        return (dumps(value),)
-    return ("" if value is None else value,)
+    return (_csv_cell(value),)
+
+
+def _csv_cell(value: Any) -> Any:
+    """Return a value as CSV has it; booleans and lists as in JSON."""
+    return dumps(value) if isinstance(value, bool | list | dict) else value
 
 
 def list_runs(

@@ -19,7 +19,7 @@ import numpy as np
 from assay.core.errors import InputError, RecordError, choose, did_you_mean
 from assay.core.formatting import count, name_some, number
 from assay.query.catalog import Asked, Catalog
-from assay.query.columns import COLUMNS, Column
+from assay.query.columns import COLUMNS, Column, show_value
 from assay.query.drawing import DrawnCurve, keep_extremes
 from assay.query.find import select_runs
 from assay.query.groups import BY_CONFIG, Spread, choose_counted, compute_spread, count_values
@@ -224,9 +224,7 @@ def _label(names: Sequence[str], row: Mapping[str, Any]) -> str:
 
 def spell_value(value: Any) -> str:
     """Return a value as labels and axes show it."""
-    if value is None:
-        return "-"
-    return number(value) if isinstance(value, float) else str(value)
+    return "-" if value is None else show_value(value)
 
 
 def refuse_many(found: int, most: int, noun: str) -> None:

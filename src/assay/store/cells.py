@@ -1,45 +1,94 @@
-"""Values of runs as the index holds them, and the one order and logic that they have everywhere.
+"""Values of runs as the index holds them, and the one order and equality that they have everywhere.
 
-Numbers come first, infinities among them, then nan, then texts, then runs that have nothing there.
-All of them are ordered by `in_order`.
+Numbers come first, infinities among them, then nan, then booleans, dates, texts, lists, and then
+runs that have nothing there. All of them are ordered by `in_order`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import operator as operators
+from collections.abc import Callable, Iterable
+from datetime import date, datetime, time
 from operator import itemgetter
 from typing import Any, TypeVar
 
 Cell = str | int | float | bytes | None
+"""A value in SQLite. What SQLite has no type for is JSON in a blob, a date `@` and its ISO text."""
 
-NAN = b"nan"
+NAN = b"NaN"
 """A nan in the index: SQLite keeps the number as NULL, which says that nothing is there."""
 
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operators.eq,
+    "!=": operators.ne,
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
+_NUMBER, _NAN, _BOOLEAN, _DATE, _TEXT, _LIST, _NOTHING = range(7)
 _Item = TypeVar("_Item")
 
 
 def to_cell(value: Any) -> Cell:
-    """Return a value as the index holds it: numbers and texts as they are, all else as text."""
+    """Return a value as the index holds it; equal cells are equal values of one type.
+
+    >>> to_cell(True), to_cell(2**64), to_cell([1, "a"]), to_cell(date(2026, 1, 2))
+    (b'true', b'18446744073709551616', b'[1, "a"]', b'@2026-01-02')
+    """
     match value:
         case float() if value != value:
             return NAN
         case None | str() | float():
             return value
-        case int():
-            if -(2**63) <= value < 2**63:
-                return int(value)
-            return float(value) if abs(value) < 1 << 1000 else str(value)
-        case list() | dict():
-            return json.dumps(value, ensure_ascii=False, default=str)
+        case int() if not isinstance(value, bool) and -(2**63) <= value < 2**63:
+            return int(value)
+        case date() | time():
+            return b"@" + value.isoformat().encode()
+        case bool() | int() | list() | tuple() | dict():
+            text = json.dumps(value, ensure_ascii=False, default=str)
+            return text.encode("utf-8", "replace")
         case _:
             return str(value)
 
 
-def from_cell(cell: Cell) -> str | int | float | None:
+def from_cell(cell: Cell) -> Any:
     """Return the value that a cell of the index stands for."""
-    return math.nan if isinstance(cell, bytes) else cell
+    if not isinstance(cell, bytes):
+        return cell
+    if cell == NAN:
+        return math.nan
+    if cell[:1] != b"@":
+        return json.loads(cell)
+    text = cell[1:].decode()
+    if "T" in text:
+        return datetime.fromisoformat(text)
+    return time.fromisoformat(text) if ":" in text else date.fromisoformat(text)
+
+
+def fold_cell(cell: Cell) -> str | None:
+    """Return a cell as text without case, in which parts are looked for."""
+    text = cell.removeprefix(b"@").decode() if isinstance(cell, bytes) else cell
+    return None if text is None else str(text).casefold()
+
+
+def is_equal(left: Any, right: Any) -> bool:
+    """Return whether two values are equal and of one type: 1 is 1.0, and not True."""
+    return to_cell(left) == to_cell(right)
+
+
+def compare_cells(left: Cell, operator: str, right: Cell) -> bool:
+    """Compare two cells as their values compare; SQLite does so with numbers and texts alone.
+
+    Values of two types are never equal, and neither is less.
+    """
+    (kind, a), (other_kind, b) = map(_rank, (from_cell(left), from_cell(right)))
+    if kind != other_kind or kind == _NAN:
+        equal = kind == other_kind
+        return equal if operator == "=" else not equal and operator == "!="
+    return _OPERATORS[operator](a, b)
 
 
 def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) -> list[_Item]:
@@ -51,21 +100,32 @@ def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) ->
     >>> in_order([(3, "c"), (None, "f"), ("x", "e"), (math.nan, "d"), (-math.inf, "a"), (2, "b")])
     ['a', 'b', 'c', 'd', 'e', 'f']
     """
-    ranked: tuple[list[tuple[Any, _Item]], ...] = ([], [], [], [])
+    ranked: tuple[list[tuple[Any, _Item]], ...] = tuple([] for _ in range(_NOTHING + 1))
     for value, item in pairs:
         if type(value) is float and value == value:  # most are
-            ranked[0].append((value, item))
-            continue
-        cell = to_cell(value)
-        match cell:
-            case None | "":
-                ranked[3].append((0, item))
-            case str():
-                ranked[2].append((cell, item))
-            case bytes():
-                ranked[1].append((0, item))
-            case _:
-                ranked[0].append((cell, item))
+            ranked[_NUMBER].append((value, item))
+        else:
+            kind, key = _rank(value)
+            ranked[kind].append((key, item))
     return [
         item for same in ranked for _, item in sorted(same, key=itemgetter(0), reverse=descending)
     ]
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """Return the place of a value's type among all, and what orders it among its own."""
+    match value:
+        case None | "":
+            return _NOTHING, 0
+        case bool():
+            return _BOOLEAN, value
+        case float() if value != value:
+            return _NAN, 0
+        case int() | float():
+            return _NUMBER, value
+        case date() | time():
+            return _DATE, value.isoformat()
+        case str():
+            return _TEXT, value
+        case _:
+            return _LIST, to_cell(value)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Literal, assert_never
 
-from assay.store.cells import NAN, to_cell
+from assay.store.cells import to_cell
 from assay.store.index_rows import storable
 
 FieldKind = Literal["run", "metric", "config", "result", "label", "note", "desc"]
 Operator = Literal["=", "!=", "<", "<=", ">", ">=", "~", "!~"]
-Value = str | int | float | bool
+Value = str | int | float | bool | date | tuple[Any, ...]
 
 RUN_FIELDS = {
     "status": "COALESCE(now.status, CASE runs.status WHEN '' THEN 'damaged' ELSE runs.status END)",
@@ -47,7 +48,6 @@ RUN_COLUMNS = RUN_FIELDS | {
     "folder": ":runs_dir || runs.folder",
     "labels": f"(SELECT group_concat(name, ', ') {_LABELS})",
     "label_lines": f"(SELECT group_concat(name, char(10)) {_LABELS})",
-    "values_json": "runs.values_json",
 }
 """SQL for what a run can show of these and beside them; a folder with its path."""
 
@@ -186,13 +186,20 @@ class Sql:
         if operator in ("~", "!~"):
             found = f"instr(folded({column}), {self._bind(str(value).casefold())})"
             return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"
+        bound = self._bind(value)
         if operator in ("=", "!="):
-            return f"{column} {operator} {self._bind(value)}"
-        if to_cell(value) == NAN:
-            return "0"
-        # SQLite has an order between a text and a number; we have none.
-        is_same = "= 'text'" if isinstance(value, str) else "IN ('integer', 'real')"
-        return f"(typeof({column}) {is_same} AND {column} {operator} {self._bind(value)})"
+            return f"{column} {operator} {bound}"
+        # SQLite orders texts behind numbers, and knows no other types.
+        exact = f"compare_cells({column}, '{operator}', {bound})"
+        if isinstance(to_cell(value), bytes):
+            return f"({column} IS NOT NULL AND {exact})"
+        if isinstance(value, str):
+            return f"(typeof({column}) = 'text' AND {column} {operator} {bound})"
+        is_so = f"{column} {operator} {bound}"
+        return (
+            f"CASE typeof({column}) WHEN 'integer' THEN {is_so} WHEN 'real' THEN {is_so}"
+            f" WHEN 'blob' THEN {exact} ELSE 0 END"
+        )
 
     def _bind(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"

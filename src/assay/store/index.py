@@ -8,7 +8,6 @@ cache up to date.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sqlite3
 import threading
@@ -20,15 +19,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from assay.core.errors import InputError, RecordError
-from assay.store.cells import from_cell
+from assay.store.cells import compare_cells, fold_cell, from_cell
 from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql
 from assay.store.index_database import (
-    NewerIndexError,
     delete_file,
     index_file,
     is_damage,
     open_database,
-    read_states,
     select_names,
     write_runs,
 )
@@ -38,8 +35,6 @@ from assay.store.refresh_index import IndexFileError, Synchronized, delete_index
 
 States = Mapping[str, tuple[str, float | None]]
 """Status and seconds of the runs that wrote no end, by folder."""
-
-Value = str | int | float
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")
@@ -108,13 +103,11 @@ class Index:
     ) -> Synchronized:
         """Scan run folders, all or those in `only`, and write the new and changed runs.
 
-        A file that cannot be written, or that a newer assay made, costs time and nothing else: the
-        index is then made for this process alone. `texts` also looks for edited READMEs; for the
-        others see `store.refresh_index.synchronize`.
+        A file that cannot be written costs time and nothing else: the index is then made for this
+        process alone. `texts` also looks for edited READMEs; for the others see
+        `store.refresh_index.synchronize`.
         """
         if self.is_lost:
-            with contextlib.suppress(OSError, sqlite3.Error, NewerIndexError):
-                read_states(self._file, ())  # migrates the file of an older assay
             return Synchronized()
         with self._lock:
             try:
@@ -183,7 +176,7 @@ class Index:
         self._delete_scratch = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         file = Path(folder) / "index.sqlite"
         # What the other file remembers need not be read again.
-        with contextlib.suppress(sqlite3.Error, NewerIndexError), contextlib.ExitStack() as stack:
+        with contextlib.suppress(sqlite3.Error), contextlib.ExitStack() as stack:
             old = stack.enter_context(open_database(self._file, make=False))
             old.backup(stack.enter_context(open_database(file, make=True)))
         self._file = file
@@ -225,7 +218,7 @@ class Index:
     @_renew_damaged
     def values(
         self, folders: Collection[str], fields: Sequence[Field], moment: Moment
-    ) -> list[dict[str, Value | None]]:
+    ) -> list[dict[str, Any]]:
         """Return for each field what each of these runs has there, by folder.
 
         Other runs may be among them, where these are many.
@@ -246,7 +239,7 @@ class Index:
         folders: Collection[str],
         names: Sequence[str],
         moment: Moment,
-    ) -> dict[str, dict[str, Value | None]]:
+    ) -> dict[str, dict[str, Any]]:
         """Return facts of runs by name and folder; all of them are read in one query."""
         columns = ", ".join(RUN_COLUMNS[name] for name in names)
         among, parameters = _among("runs.folder", folders)
@@ -260,7 +253,7 @@ class Index:
 
     def _column(
         self, database: sqlite3.Connection, folders: Collection[str], field: Field
-    ) -> dict[str, Value | None]:
+    ) -> dict[str, Any]:
         among, parameters = _among("folder", folders)
         if field.kind == "metric":
             assert field.statistic in STATISTICS
@@ -271,8 +264,8 @@ class Index:
                 f" WHERE kind = '{field.kind}' AND name = :name AND {among}"
             )
         rows = database.execute(query, {"name": field.name, **parameters})
-        # As `from_cell` does: a call for each of thousands of runs would take as long as the query.
-        return {folder: math.nan if type(cell) is bytes else cell for folder, cell in rows}
+        # A call for each of thousands of runs would take as long as the query.
+        return {folder: from_cell(cell) if type(cell) is bytes else cell for folder, cell in rows}
 
     @_renew_damaged
     def rows(self, folders: Sequence[str]) -> dict[str, IndexRow]:
@@ -392,11 +385,8 @@ class Index:
                     contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
                 )
                 write_runs(database, [], [])
-            database.create_function(
-                "folded",
-                1,
-                lambda cell: None if cell is None else str(from_cell(cell)).casefold(),
-            )
+            database.create_function("folded", 1, fold_cell, deterministic=True)
+            database.create_function("compare_cells", 3, compare_cells, deterministic=True)
             yield database
 
     def _open(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:
@@ -404,7 +394,7 @@ class Index:
         try:
             database = stack.enter_context(open_database(self._file, make=False, busy_s=_BUSY_S))
             database.execute("SELECT folder FROM texts LIMIT 1").fetchone()
-        except (sqlite3.Error, NewerIndexError):
+        except sqlite3.Error:
             return None
         return database
 
@@ -448,18 +438,9 @@ def _fill_page(database: sqlite3.Connection, folders: Sequence[str]) -> None:
 def reindex(project: Project) -> int:
     """Make the index anew from the folders, and return how many runs it holds.
 
-    InputError when a newer assay made the one that is there, or when it cannot be written.
+    InputError when it cannot be written.
     """
     path = index_file(project)
-    with contextlib.suppress(sqlite3.Error):
-        try:
-            with open_database(path, make=False):
-                pass
-        except NewerIndexError as error:
-            fix = "Use that assay, or delete the file: it is made again from the run folders."
-            raise InputError(
-                f"The index was made by a newer assay ({error}).", where=str(path), fix=fix
-            ) from None
     delete_index(project)
     index = open_index(project)
     count = len(index.all_rows())

@@ -28,10 +28,11 @@ _REPLACE = (
 
 
 def index_file(project: Project) -> Path:
-    """Return the index file of a project: in the user's cache, one for each project and host."""
+    """Return the index file of a project: one in the user's cache for each host and version."""
     name = f"{socket.gethostname()}\0{os.path.realpath(project.runs_dir)}"
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
-    return user_cache_path("assay", appauthor=False) / "index" / f"{digest}.sqlite"
+    folder = user_cache_path("assay", appauthor=False) / "index"
+    return folder / f"{digest}-{_VERSION}.sqlite"
 
 
 def select_names(table: str, where: str = "1") -> str:
@@ -49,15 +50,9 @@ def select_names(table: str, where: str = "1") -> str:
 def read_states(path: Path, only: Collection[str] | None) -> list[IndexedState]:
     """Return what the file remembers of the runs, or of those in `only`; nothing without a file.
 
-    A file of an older assay is migrated, a damaged one deleted. Raises NewerIndexError, and
-    sqlite3.Error for a file that is locked or cannot be read.
+    A damaged file is deleted. Raises sqlite3.Error for one that is locked or cannot be read.
     """
     try:
-        with open_database(path, make=False) as database:
-            is_old = version_of(database) != SCHEMA
-        if is_old:
-            with open_database(path, make=True) as database:
-                write_runs(database, [], [])
         return _read_states(path, only)
     except sqlite3.DatabaseError as error:
         if is_damage(error):
@@ -92,7 +87,7 @@ def read_readme_times(path: Path) -> dict[str, int]:
     try:
         with open_database(path, make=False) as database:
             return dict(database.execute("SELECT folder, readme_mtime_ns FROM texts"))
-    except (sqlite3.Error, NewerIndexError):
+    except sqlite3.Error:
         return {}
 
 
@@ -113,7 +108,7 @@ def write_runs(
     # IMMEDIATE: a transaction that reads first and then wants to write is refused at once when
     # others write.
     database.execute("BEGIN IMMEDIATE")
-    migrate(database)
+    _create_tables(database)
     gone_folders = [(name,) for name in gone]
     for table in ("runs", "metrics", "texts"):
         database.executemany(f"DELETE FROM {table} WHERE folder = ?", gone_folders)
@@ -194,7 +189,7 @@ def _metric(folder: str, name: str, data: Mapping[str, Any]) -> tuple[Any, ...]:
 def open_database(
     path: Path, *, make: bool, busy_s: float | None = None
 ) -> Iterator[sqlite3.Connection]:
-    """Open the file as a database. NewerIndexError when a newer assay made it."""
+    """Open the file as a database."""
     uri = f"{path.absolute().as_uri()}?mode={'rwc' if make else 'ro'}"
     with contextlib.closing(
         sqlite3.connect(
@@ -203,7 +198,6 @@ def open_database(
     ) as database:
         # A cache need not survive power loss; what is torn then is found to be so, and made anew.
         database.execute("PRAGMA synchronous = OFF")
-        version_of(database)
         yield database
 
 
@@ -213,68 +207,25 @@ def delete_file(path: Path) -> None:
             each.unlink()
 
 
-# A step that was published is never changed: what changes is one more step at the end.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    # 1: the runs.
-    (
-        "CREATE TABLE runs (folder, id, kind, tag, status, created_ns, seconds, started_ns, "
-        "attempts, step, reason,"
-        " best_metric, best_mode, best_value, best_step, project, parent, config_hash, "
-        "seedless_hash, sealed, error,"
-        " summaries_json, values_json, lease_json, edits_json, folder_mtime_ns, edits_size, "
-        "metrics_mtime_ns,"
-        " PRIMARY KEY (folder)) WITHOUT ROWID",
-    ),
-    # 2: what can be asked for. The time 0 lets every folder that is known already be read again.
-    (
-        "CREATE TABLE metrics (name, folder, last, min, max, mean, count, PRIMARY KEY (name, "
-        "folder)) WITHOUT ROWID",
-        "CREATE INDEX metrics_of_run ON metrics (folder)",
-        # kind: config, result, label, note or desc; name: the dotted key, the name, the label, or
-        # nothing.
-        "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder)) WITHOUT "
-        "ROWID",
-        "CREATE INDEX items_of_run ON items (folder)",
-        "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
-        "UPDATE runs SET folder_mtime_ns = 0",
-    ),
-    # 3: the sweep of a run, and its point.
-    (
-        "ALTER TABLE runs ADD COLUMN sweep DEFAULT ''",
-        "ALTER TABLE runs ADD COLUMN point DEFAULT ''",
-        "UPDATE runs SET folder_mtime_ns = 0",
-    ),
-    # 4: an index of every item by its run took as long to write as the items.
-    (
-        "DROP INDEX items_of_run",
-        "CREATE INDEX labels_of_run ON items (folder, name) WHERE kind = 'label'",
-    ),
-    # 5: a nan is a value, and a setting of none is none.
-    ("UPDATE runs SET folder_mtime_ns = 0",),
-    # 6: the newest runs of many. With `kind` it answers for training runs without a look at rows.
-    ("CREATE INDEX runs_by_start ON runs (created_ns, folder, kind)",),
+_SCHEMA = (
+    f"CREATE TABLE runs ({', '.join(_COLUMNS)}, PRIMARY KEY (folder)) WITHOUT ROWID",
+    # The newest runs of many. With `kind` it answers for training runs without a look at rows.
+    "CREATE INDEX runs_by_start ON runs (created_ns, folder, kind)",
+    "CREATE TABLE metrics (name, folder, last, min, max, mean, count,"
+    " PRIMARY KEY (name, folder)) WITHOUT ROWID",
+    "CREATE INDEX metrics_of_run ON metrics (folder)",
+    # kind: of `Item`; name: the dotted key, the name, the label, or nothing.
+    "CREATE TABLE items (kind, name, folder, value, PRIMARY KEY (kind, name, folder))"
+    " WITHOUT ROWID",
+    "CREATE INDEX labels_of_run ON items (folder, name) WHERE kind = 'label'",
+    "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
 )
-SCHEMA = len(MIGRATIONS)
-"""The newest schema, kept in the file as its `user_version`."""
+_VERSION = 7
+"""Number of the schema and of how values are held: grows with every change of either."""
 
 
-class NewerIndexError(Exception):
-    """The index was made by a newer assay: it is neither read nor written."""
-
-
-def version_of(database: sqlite3.Connection) -> int:
-    """Return the schema version of a database, 0 without one; NewerIndexError for a future one."""
-    found = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if found > SCHEMA:
-        raise NewerIndexError(f"schema {found}; this assay knows {SCHEMA}")
-    return found
-
-
-def migrate(database: sqlite3.Connection) -> None:
-    """Bring a database to the newest schema, inside the transaction that is open."""
-    found = version_of(database)
-    for step in MIGRATIONS[found:]:
-        for statement in step:
+def _create_tables(database: sqlite3.Connection) -> None:
+    """Make the tables of an empty database, inside the transaction that is open."""
+    if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
+        for statement in _SCHEMA:
             database.execute(statement)
-    if found != SCHEMA:
-        database.execute(f"PRAGMA user_version = {SCHEMA}")

@@ -46,7 +46,6 @@ class IndexRow(NamedTuple):
     sealed: int
     error: str
     summaries_json: str
-    values_json: str
     edits_json: str
     folder_mtime_ns: int
     edits_size: int

@@ -18,7 +18,6 @@ from stat import S_ISREG
 
 from assay.core.regular_file import file_size, mtime_ns_of
 from assay.store.index_database import (
-    NewerIndexError,
     delete_file,
     index_file,
     read_readme_times,
@@ -70,7 +69,7 @@ class _Entry:
 
 
 class IndexFileError(Exception):
-    """An index file cannot be written, or a newer assay made it."""
+    """An index file cannot be written."""
 
 
 def synchronize(
@@ -91,7 +90,7 @@ def synchronize(
     """
     try:
         return _synchronize(project, file, only, texts, summarize or live_summaries, on_read)
-    except (OSError, sqlite3.Error, NewerIndexError) as error:
+    except (OSError, sqlite3.Error) as error:
         raise IndexFileError(str(error)) from error
 
 
