@@ -14,13 +14,15 @@ from assay.core.events import Event, Handler
 from assay.engine import Engine, Loader, OptimizerStep, Supervised
 from assay.engine.loop.engine_state import capture_state, restore
 from assay.engine.optim.schedules import TorchSchedule, WarmupCosine, WarmupMultiStep
-from engine.toys import net, points
+from engine.toys import net, points, supervised
 
 LENGTH, STEPS = 5, 20  # steps of an epoch, and of the run
 BOUNDS: dict[str, dict[str, int]] = {
     "steps": {"steps": STEPS},
     "epochs": {"epochs": STEPS // LENGTH},
     "both": {"epochs": 9, "steps": STEPS},
+    "samples": {"samples": STEPS * 4},
+    "samples of a part of a batch": {"samples": STEPS * 4 - 3},
 }
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "cosine": lambda _: WarmupCosine(warmup_ratio=0.2),
@@ -84,3 +86,20 @@ def test_a_schedule_that_needs_the_length_of_the_run_does_not_take_a_limit_for_i
 
     with pytest.raises(InputError, match="needs to know how long the run is"):
         Engine(process, stream, epochs=2, max_steps=3).run()
+
+
+@pytest.mark.parametrize("size", [3, 7, 20])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("samples", [1, 19, 20, 21, 40, 57])
+def test_a_run_of_samples_is_as_long_as_is_expected_before_its_first_step(
+    samples: int, drop_last: bool, size: int
+) -> None:
+    loader = Loader(points(20), batch_size=size, drop_last=drop_last)
+    runs = Engine(supervised(), loader, samples=samples)
+    expected: list[int | None] = []
+    runs.on("step_begin")(lambda state: expected.append(state.max_steps))
+
+    state = runs.run()
+
+    assert set(expected) == {state.step}
+    assert state.samples >= samples > state.samples - size

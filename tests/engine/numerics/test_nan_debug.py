@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from assay.engine import Loader, NonFiniteError
+from assay.engine import Loader, MultiOptimizerStep, NonFiniteError, OptimizerStep, Process
 from assay.engine.numerics.nan_debug import NOWHERE, first_non_finite
 from engine.toys import engine, points, same_bits, supervised, weights_of
 
@@ -156,6 +156,44 @@ def test_the_parameter_whose_gradient_breaks_is_named() -> None:
     spoil = lambda process: process.model[2].bias.register_hook(lambda grad: grad / 0.0)  # noqa: E731
 
     assert where(spoil, network=network).startswith("the gradient of 2.bias")
+
+
+class Penalized(Process):
+    """Cross entropy, whose labels may all be ignored, with a penalty that has a gradient."""
+
+    def __init__(self, kind: str) -> None:
+        self.model = model()
+        self.backward: Any = OptimizerStep(torch.optim.SGD(self.model.parameters(), lr=0.1))
+        self.kind = kind
+        if kind == "of several optimizers":
+            self.backward = MultiOptimizerStep({"one": self.backward})
+
+    def forward_step(self, batch: Any) -> Any:
+        pred = self.model(batch[0])
+        labels = torch.full((len(pred),), -100)
+        loss = nn.functional.cross_entropy(pred, labels) + pred.square().mean()
+        losses = {"one": loss}
+        return loss if self.kind == "alone" else losses, {}
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("alone", "the loss,"),
+        ("by name", "the loss one,"),
+        ("of several optimizers", "the loss one,"),
+    ],
+)
+def test_a_loss_of_finite_outputs_is_named_where_it_is_not_finite(
+    kind: str, said: str, deferred: bool
+) -> None:
+    runs = engine(Penalized(kind), deferred=deferred)
+
+    with pytest.raises(NonFiniteError, match="nan at step 1") as caught:
+        runs.run()
+
+    assert caught.value.where == f"{said} from outputs of modules that are finite (nan)"
 
 
 def test_data_that_is_not_finite_is_told_by_its_place() -> None:

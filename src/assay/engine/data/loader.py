@@ -285,6 +285,18 @@ class Loader:
             return sum(1 for _ in self._cuts_from(epoch, samples))
         return self._steps_of(max(0, samples_in(self.order, epoch) - samples))
 
+    def steps_to(self, samples: int) -> int | None:
+        """Return the number of windows, from the start of an epoch, that hold so many samples.
+
+        None for batches of a sampler, which may be of any size.
+        """
+        kept = self.order.n // self.batch_size * self.batch_size
+        size = kept if self.drop_last else self.order.n
+        if self._lists is not None or not size:
+            return None
+        epochs, rest = divmod(samples, size)
+        return epochs * self.steps_per_epoch + -(-rest // self.batch_size)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration; `windows` takes its epoch as an argument."""
         self.epoch = epoch

@@ -57,6 +57,7 @@ class Bounds:
         state.epoch_length = state.claimed_length = source.steps_per_epoch
         state.max_epochs = self.epochs
         state.step_bound = _least(self.steps, self.max_steps)
+        state.last_of_samples = self._last_of_samples(state, source)
 
     def expect_epoch(self, state: State, source: Source) -> None:
         """Set the expected length of the epoch that begins or is resumed.
@@ -69,6 +70,14 @@ class Bounds:
         if state.length_error is not None and state.length_error[0] == claimed:
             length = state.length_error[1]
         state.epoch_length = None if length is None else max(length, state.epoch_step)
+        state.last_of_samples = self._last_of_samples(state, source)
+
+    def _last_of_samples(self, state: State, source: Source) -> int | None:
+        """Return the step that reaches the bound in samples; None where nobody can know."""
+        if self.samples is None or not isinstance(source, Loader):
+            return None
+        steps = source.steps_to(max(0, self.samples - state.samples + state.epoch_samples))
+        return None if steps is None else max(state.step, state.step - state.epoch_step + steps)
 
     def reached_limit(self, state: State) -> str:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
@@ -111,7 +120,7 @@ class Bounds:
         bound = state.step_bound
         if self.max_steps is not None and bound == self.max_steps:
             bound = self.steps
-        total = _least(bound, state.last_of_epochs)
+        total = _least(bound, state.last_of_epochs, state.last_of_samples)
         if state.epoch_length is None:
             return ExpectedSteps(total, None, 0)
         place = state.epoch * state.epoch_length + state.epoch_step

@@ -45,6 +45,7 @@ class StepResults:
         self.go_back = go_back
         self.deferred: DeferredSteps | None = None
         self.is_deferring = False
+        self.is_left_out = False
         self._says_empty = True
         self._is_silent = False
 
@@ -112,14 +113,14 @@ class StepResults:
             points = {f"train/{name}": value for name, value in means.items()}
             if step.update is not None:
                 step.update.recall(values)
-                skipped = backward.skipped
-                error = step.update.judge(values, step.step)
-                state.left_out += backward.skipped > skipped
-                if error is not None:
+                try:
+                    made = step.update.judge(values, step.step - 1)
+                except NonFiniteError as error:
                     state.loss = self.deferred.loss
                     self.go_back(step, error)
                     return
-                self.report_empty()
+                if not (made or step.is_left_out):
+                    self.count_left_out()
                 self.deferred.loss = state.loss = backward.loss
                 if state.mean_loss is not None:
                     state.mean_loss.add(backward.loss)
@@ -128,8 +129,9 @@ class StepResults:
                     points["epoch"] = float(step.epoch)
             self._record(points, step.step)
 
-    def report_empty(self) -> None:
-        """Say once that an update was left out because nothing in its window had a weight."""
+    def count_left_out(self) -> None:
+        """Count an update that was left out; say once if nothing in its window had a weight."""
+        self.parts.state.left_out += 1
         if self._says_empty and self.parts.process.backward.num_empty:
             self._says_empty = False
             message = (
@@ -159,10 +161,13 @@ class StepResults:
         state, backward = self.parts.state, self.parts.process.backward
         update = backward.deferred
         if update is None:
-            steps.loss = state.loss
+            loss, points = state.loss, self._results()
+            if any(step.update is not None for step in steps.waiting):
+                self._fetch()  # steps before this one
+            steps.loss = state.loss = loss
             if state.mean_loss is not None:
-                state.mean_loss.add(state.loss)
-            self._record(self._results(), state.step)
+                state.mean_loss.add(loss)
+            self._record(points, state.step)
         else:
             state.loss = partial(_loss_of, backward, update)
         ranks = self.parts.ranks
@@ -178,7 +183,8 @@ class StepResults:
                 "ends_epoch": False,
             }
             epoch = state.epoch if state.epoch_step == 1 else None
-            steps.waiting.append(DeferredStep(state.step, update, logged, before, epoch))
+            waits = DeferredStep(state.step, update, logged, before, epoch, self.is_left_out)
+            steps.waiting.append(waits)
         is_due = steps.is_due(now) and not ranks.is_distributed  # those agree on it
         if is_due or self.parts.bus.points[Event.STEP_END].is_due_for_few(state.step):
             self._fetch()
@@ -187,9 +193,6 @@ class StepResults:
         """Return what is recorded of the newest step, by name."""
         parts, state, backward = self.parts, self.parts.state, self.parts.process.backward
         points = backward.points()
-        if state.loss != state.loss and backward.non_finite == "stop":
-            # A real nan would have been raised: user code made the update, and gave no loss.
-            points.pop("train/loss", None)
         if self.deferred is None and (parts.ranks.has_logged or parts.logged.means):
             logged = fetch_means(self._take_logged())
             points = {f"train/{name}": value for name, value in logged.items()} | points

@@ -49,7 +49,8 @@ class State:
     somebody looks must not change them. `draws` says that training draws from numpy or `random`.
     `loss` is the mean loss of the newest step. `max_steps` is what the run is expected to do in
     all, None when nobody can know: epochs end with their data, and `epoch_length` is an estimate.
-    `step_bound` is the step that ends the run, if any does. `claimed_length` is what the data says
+    `step_bound` is the step that ends the run, if any does, `last_of_samples` the one that reaches
+    a bound in samples, where the size of a batch is known. `claimed_length` is what the data says
     of the length of this epoch, `length_error` what it said of the last one and what that was,
     where these differ. `batch` and `output` are those of the newest micro-batch; on an accelerator
     `output` is None in training, unless a handler of yours may read it, since the backward pass
@@ -72,6 +73,7 @@ class State:
     draws: bool = False
     max_epochs: int | None = None
     step_bound: int | None = None
+    last_of_samples: int | None = None
     epoch_length: int | None = None
     claimed_length: int | None = None
     length_error: list[int | None] | None = None
@@ -117,7 +119,7 @@ class State:
     @property
     def max_steps(self) -> int | None:
         """Steps that the run is expected to make: its bound, or what its epochs come to."""
-        bounds = (self.step_bound, self.last_of_epochs)
+        bounds = (self.step_bound, self.last_of_epochs, self.last_of_samples)
         return min((bound for bound in bounds if bound is not None), default=None)
 
     @max_steps.setter

@@ -145,10 +145,10 @@ class TrainLoop(RunParts):
     def update(self) -> None:
         """Update the weights; an update that is left out leaves nothing behind."""
         self.ranks.has_logged = bool(self.logged.means)
-        if self.process.update(self.state.step) is False:
-            self.state.left_out += 1
+        self.results.is_left_out = self.process.update(self.state.step) is False
+        if self.results.is_left_out:
+            self.results.count_left_out()
             self.buffers.put_back()
-            self.results.report_empty()
         elif self.results.deferred is not None:
             self.buffers.put_back_where(self.results.deferred.flag)
         if self.ranks.is_distributed:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from assay.engine.numerics import private_torch
-from assay.engine.numerics.nan_debug import NonFiniteError
 
 MAX_STEPS = 64
 """Steps whose numbers may wait on a device."""
@@ -53,13 +52,14 @@ class DeferredNumbers:
 class DeferredUpdate:
     """Numbers of one optimizer update, still on the device.
 
-    `recall(values)` sets the results of the optimizer step to those of this update. `judge(values,
-    step)`, called once afterwards, returns the error that ends the run, if that is the policy.
+    `recall(values)` sets the results of the optimizer step to those of this update, which was made
+    after `step` completed ones. `judge(values, step)`, called once afterwards, returns whether the
+    device has made it; NonFiniteError where that ends the run.
     """
 
     numbers: Tensor
     recall: Callable[[Sequence[float]], None]
-    judge: Callable[[Sequence[float], int], NonFiniteError | None]
+    judge: Callable[[Sequence[float], int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ class DeferredStep:
     """A step whose numbers are still to be fetched.
 
     `update` is None when only what was `logged` waits. `before` holds the counters of the state as
-    they were before the step; `epoch` is set for the first step of an epoch.
+    they were before the step; `epoch` is set for the first step of an epoch. `is_left_out`: that
+    the update was left out is known and counted.
     """
 
     step: int
@@ -75,6 +76,7 @@ class DeferredStep:
     logged: Sums
     before: Mapping[str, int]
     epoch: int | None
+    is_left_out: bool
 
 
 class DeferredSteps:

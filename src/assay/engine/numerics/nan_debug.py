@@ -64,11 +64,11 @@ def in_the_data(batches: Sequence[Any], samples_of: Callable[[int], Sequence[int
     return ""
 
 
-def first_non_finite(owner: object, again: Callable[[], None]) -> str:
+def first_non_finite(owner: Any, again: Callable[[], None]) -> str:
     """Describe the module or parameter where the first non-finite value appears in `again`.
 
     `owner`, a process, has the modules as attributes; `again` repeats forward and backward of the
-    step.
+    step. The loss that it gives its optimizer step is looked at in between.
     """
     watch = _Watch()
     watched: set[nn.Module] = set()
@@ -84,7 +84,9 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
                     return f"the parameter {name}, before the step"
                 if parameter.requires_grad:
                     watch.add_parameter(parameter, name)
+    step = getattr(owner, "backward", None)
     try:
+        owner.backward = _WatchedStep(step, watch)
         with _eager(watched):
             again()
     except Exception as error:  # what it cannot finish does not matter: what it met on the way does
@@ -93,6 +95,7 @@ def first_non_finite(owner: object, again: Callable[[], None]) -> str:
             or f"nowhere: done again, the step failed with {type(error).__name__}: {error}"
         )
     finally:
+        owner.backward = step
         watch.leave()
     return watch.found or NOWHERE
 
@@ -161,10 +164,31 @@ class _Watch:
             look = partial(self.look, where=where, is_made=is_made)
             self._handles.append(tensor.register_hook(lambda grad: look(grad)))  # type: ignore[no-untyped-call]
 
+    def look_at_loss(self, loss: Any) -> None:
+        for path, tensor in tensors_by_path(loss):
+            name = ".".join(key for key in path if isinstance(key, str) and key != "value")
+            of = f" {name}" if name else ""
+            self.look(tensor, f"the loss{of}, from outputs of modules that are finite")
+
     def leave(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+
+class _WatchedStep:
+    """Optimizer step whose losses are looked at before they are differentiated."""
+
+    def __init__(self, step: Any, watch: _Watch) -> None:
+        self._step = step
+        self._watch = watch
+
+    def __call__(self, loss: Any) -> None:
+        self._watch.look_at_loss(loss)
+        self._step(loss)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
 
 def _name_of(root: str, name: str, module: nn.Module) -> str:

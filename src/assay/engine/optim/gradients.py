@@ -26,13 +26,10 @@ from assay.engine.optim.losses import (
     Loss,
     Losses,
     LossTerm,
-    Read,
     WeightedLoss,
     as_weighted,
     check_loss_names,
     divisor_of,
-    read_now,
-    sum_losses,
     zero_loss,
 )
 
@@ -43,7 +40,7 @@ class Gradients:
     `factors` weigh losses by name, 1 where there is none. `scale` returns the loss to
     differentiate; fp16 multiplies it. `shares` are the shares of the micro-batches in the samples
     of the window, None where the window is one batch. A window has an `unnamed` loss or `named`
-    ones, never both. `has_divided`: sums were divided by their weights at once.
+    ones, never both.
 
     `hand_on` is called with a loss in place of differentiating it: a pipeline has the rest of the
     graph on other ranks. `has_dtensors` marks parameters that are split over ranks.
@@ -65,7 +62,6 @@ class Gradients:
         self.shares: Sequence[float] | None = None
         self.unnamed = LossTerm()
         self.named: dict[str, LossTerm] = {}
-        self.has_divided = False
         self._forget = partial(_forget, optimizer)
         self._zero_grad = _own_zero_grad(optimizer) or self._forget
         self._is_clean = False  # gradients may be there from before, or from a window that failed
@@ -116,7 +112,6 @@ class Gradients:
             self.shares = [size / self._samples for size in sizes]
         self._micro = 0
         self._kind = ""
-        self.has_divided = False
         self.unnamed.clear()
         self.named = {}
 
@@ -225,7 +220,6 @@ class Gradients:
         term.add(value.detach(), share, weight, over=self._samples if loss.is_mean else 1)
         if self.shares is None:
             term.divided_by = loss.weight
-            self.has_divided |= not loss.is_mean and loss.weight is not None
         return value, share, weight
 
     def _split(self, loss: WeightedLoss, micro: int) -> tuple[Tensor, float, Any]:
@@ -236,28 +230,18 @@ class Gradients:
             return loss.value, 1.0, loss.weight
         return loss.share(self._sizes[micro]), self.shares[micro], loss.weight
 
-    def trained_terms(self) -> dict[str, LossTerm]:
-        """Return the named terms that the weights are trained with: those with a factor."""
-        return {name: term for name, term in self.named.items() if self.factors.get(name, 1.0)}
+    def trained_terms(self, named: Mapping[str, LossTerm]) -> dict[str, LossTerm]:
+        """Return those of the named terms that the weights are trained with: with a factor."""
+        return {name: term for name, term in named.items() if self.factors.get(name, 1.0)}
 
     def weight(self) -> Any:
         """Return the weight of all that is trained with; None where a mean does not say its own."""
-        terms = list(self.trained_terms().values()) if self.named else [self.unnamed]
+        terms = list(self.trained_terms(self.named).values()) if self.named else [self.unnamed]
         weights = [term.divided_by if term.weight is None else term.weight for term in terms]
         return None if any(weight is None for weight in weights) else sum(weights)
 
-    def read_losses(self, read: Read) -> tuple[float, dict[str, float]]:
-        """Return the loss of the window and its losses by name."""
-        return sum_losses(self.unnamed, self.named, self.factors, read)
-
-    def are_empty(self) -> bool:
-        """Return whether nothing in the window has a weight; called where the loss may say so.
-
-        A mean that does not say its weight is over nothing if it is nan, and its gradient zero.
-        """
-        weight = self.weight()
-        if weight is not None:
-            return read_now(weight) == 0
+    def are_zero(self) -> bool:
+        """Return whether every entry is zero, on all ranks; waits for the device."""
         are_zero = not any(bool(entries(local_tensor(grad)).any()) for grad in self.present())
         if self.ranks.is_distributed or self.ranks.is_staged:
             return self.ranks.all_true(are_zero)

@@ -118,6 +118,11 @@ class LossTerm:
             self.weight = self.weight / self.over
             self.over = 1
 
+    def is_counted(self, read: Read) -> bool:
+        """Return whether anything in the window has a weight; a mean may not say its own."""
+        weight = self.divided_by if self.weight is None else self.weight
+        return weight is None or read(weight) != 0
+
     def sum(self, read: Read) -> Any:
         return sum(read(scalar) * share for scalar, share in self.scalars)
 
@@ -133,7 +138,8 @@ class LossTerm:
         """Return the same term, with slots of `numbers` for what is on the device."""
         scalars = [(numbers.add(scalar), share) for scalar, share in self.scalars]
         weight = None if self.weight is None else numbers.add(self.weight)
-        return LossTerm(scalars, weight)
+        divided_by = None if self.divided_by is None else numbers.add(self.divided_by)
+        return LossTerm(scalars, weight, divided_by=divided_by)
 
 
 def sum_losses(
@@ -141,22 +147,46 @@ def sum_losses(
 ) -> tuple[float, dict[str, float]]:
     """Return the loss of a window and its losses by name; `read` returns the number of a scalar.
 
+    A loss of which nothing in the window has a weight is nan, and is none of those by name.
+
     InputError when some losses have names, and some have none.
     """
     if not named:
+        if not unnamed.is_counted(read):
+            return math.nan, {}
         # A single scalar is divided already.
         if len(unnamed.scalars) == 1:
             return read(unnamed.scalars[0][0]), {}
         return unnamed.value(read), {}
     if unnamed.scalars:
         raise InputError("Of the losses of one window some have names, and some have none.")
-    values = {name: term.value(read) for name, term in named.items()}
+    values = {name: term.value(read) for name, term in named.items() if term.is_counted(read)}
     counted = [
-        factor * values[name]
-        for name, term in named.items()
-        if (factor := factors.get(name, 1.0)) and (term.weight is None or read(term.weight))
+        factor * value for name, value in values.items() if (factor := factors.get(name, 1.0))
     ]
     return sum(counted) if counted else math.nan, values
+
+
+@dataclass(slots=True)
+class WindowNumbers:
+    """Numbers of one window that its update is judged by: read at once, or slots of deferred ones.
+
+    `norm` is that of the gradient before clipping. `largest` is an entry of the gradient, zero if
+    all are; None where it can still be asked. `found`: an entry is not finite. Of deferred numbers
+    the first `num_counted` have to be finite.
+    """
+
+    unnamed: LossTerm
+    named: Mapping[str, LossTerm]
+    norm: Any = None
+    largest: Any = None
+    found: Any = False
+    num_counted: int = 0
+
+    def is_finite(self, read: Read) -> bool:
+        """Return whether the gradient is, and on a device what the flag there was set by."""
+        counted = (read(Slot(i)) for i in range(self.num_counted))
+        return not read(self.found) and all(map(math.isfinite, counted))
 
 
 def read_now(value: Any) -> float:

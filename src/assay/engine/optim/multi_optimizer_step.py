@@ -5,7 +5,9 @@ Each has losses, a schedule and a limit of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -119,19 +121,15 @@ class MultiOptimizerStep(OptimizerStepBase):
 
     def update(self, step: int) -> bool:
         taken = True
+        due = self._due.values()
+        defers = bool(due) and all(part.can_defer_update for part in due)  # or none of them
         for name, part in self._due.items():
-            try:
-                taken = part.prepare(step) and taken
-            except NonFiniteError as error:
-                raise NonFiniteError(
-                    f"{name}: {error.what}", where=error.where, fix=error.fix
-                ) from error
-        if self._flag is not None:
-            self.deferred = self._deferred_update(self._flag)
+            with _blame(name):
+                taken = part.prepare(step, defers=defers) and taken
+        self.deferred = self._merge(self._flag) if defers and self._flag is not None else None
         for part in self._due.values():
             part.finish(step, take=taken)
-        self.loss = sum(part.loss for part in self._due.values())
-        self._updated = tuple(self._due)
+        self._set_results(self._due)
         for name, part in self.by_name.items():
             if name not in self._due:
                 part.rate.set(step + 1)
@@ -177,18 +175,14 @@ class MultiOptimizerStep(OptimizerStepBase):
         self._flag = flag
         return True
 
-    def _deferred_update(self, flag: Tensor) -> DeferredUpdate | None:
-        """Merge the deferred updates of all parts; None when each was read at once."""
+    def _merge(self, flag: Tensor) -> DeferredUpdate:
+        """Merge the deferred updates of all parts that are due."""
         due = dict(self._due)
         if self.non_finite != "ignore":
             flags = [part.flag for part in due.values() if part.flag is not None]
             flags += [part.lasting for part in self.by_name.values() if part.lasting is not None]
             flag.copy_(torch.stack(flags).amax())
         rows = {name: part.deferred for name, part in due.items() if part.deferred is not None}
-        read = {name: part.results for name, part in due.items() if part.deferred is None}
-        if not rows:
-            return None
-
         places: dict[str, slice] = {}
         begin = 0
         for name, row in rows.items():
@@ -199,23 +193,26 @@ class MultiOptimizerStep(OptimizerStepBase):
         def recall(values: Sequence[float]) -> None:
             for name, row in rows.items():
                 row.recall(values[places[name]])
-            for name, each in read.items():
-                due[name].results = each
-            self.loss = sum(part.loss for part in due.values())
-            self._updated = tuple(due)
+            self._set_results(due)
 
-        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
+        def judge(values: Sequence[float], step: int) -> bool:
+            made = True
             for name, row in rows.items():
-                error = row.judge(values[places[name]], step)
-                if error is not None:
-                    return NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix)
-            return None
+                with _blame(name):
+                    made = row.judge(values[places[name]], step) and made
+            return made
 
         numbers = torch.cat([row.numbers for row in rows.values()])
         return DeferredUpdate(numbers, recall, judge)
 
+    def _set_results(self, due: Mapping[str, OptimizerStep]) -> None:
+        """Set the loss to the sum of those of the parts that were updated."""
+        self.has_loss = bool(due) and all(part.has_loss for part in due.values())
+        self.loss = sum(part.loss for part in due.values()) if due else math.nan
+        self._updated = tuple(due)
+
     def points(self) -> dict[str, float]:
-        points = {"train/loss": self.loss}
+        points = super().points()
         for name in self._updated:
             for key, value in self.by_name[name].points().items():
                 split, what, *rest = key.split("/")
@@ -238,6 +235,15 @@ class MultiOptimizerStep(OptimizerStepBase):
             for name, part in self.by_name.items()
             if (step + 1) % self.every.get(name, 1) == 0
         }
+
+
+@contextmanager
+def _blame(name: str) -> Iterator[None]:
+    """Name the optimizer in an error about what is not finite."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{name}: {error.what}", where=error.where, fix=error.fix) from error
 
 
 def as_optimizer_step(optimizer: Any) -> OptimizerStepBase:

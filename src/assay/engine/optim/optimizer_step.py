@@ -28,6 +28,8 @@ from assay.engine.optim.losses import (
     Loss,
     Losses,
     LossTerm,
+    Read,
+    WindowNumbers,
     as_weighted,
     blame_loss,
     read_at,
@@ -82,7 +84,7 @@ class OptimizerStep(OptimizerStepBase):
         self.ranks = DataParallelGroup()
         self.gradients = Gradients(optimizer, factors=self.weights, scale=self.scale_loss)
         self.parameters = self.gradients.parameters
-        self._is_known_to_reach = False
+        self._has_stepped = False
 
     def begin(self, sizes: Sequence[int] | None) -> None:
         self.gradients.begin(sizes, self.ranks)
@@ -102,33 +104,41 @@ class OptimizerStep(OptimizerStepBase):
         self.seconds += perf_counter() - begun
 
     def update(self, step: int) -> bool:
-        taken = self.prepare(step)
+        taken = self.prepare(step, defers=self.can_defer_update)
         self.finish(step, take=taken)
         return taken
 
-    def prepare(self, step: int) -> bool:
-        """Prepare the gradients for the optimizer; return False when they are not to be used."""
+    @property
+    def can_defer_update(self) -> bool:
+        """True where the numbers of the next update can be read later.
+
+        The first step is read at once: afterwards the optimizer has its state.
+        """
+        return self.flag is not None and self._has_stepped and self.gradients.can_defer
+
+    def prepare(self, step: int, *, defers: bool) -> bool:
+        """Prepare the gradients for the optimizer; return False when they are not to be used.
+
+        They are added up, divided, unscaled and clipped. The numbers of the window are judged at
+        once, or later, where a flag on the device leaves the update out.
+        """
         gradients = self.gradients
-        # The first step is read at once: afterwards the optimizer has its state.
-        defers = self.flag is not None and self._is_known_to_reach and gradients.can_defer
         gradients.add_up(defers=defers)
-        if not self._is_known_to_reach:
+        if not self._has_stepped:
             self._check_reach()
-        elif self.flag is not None and defers:
-            self.deferred = self._deferred_update(self.flag)
+        gradients.divide_()
+        self._unscale()
+        if defers and self.flag is not None:
+            self.deferred = self._defer(self.flag)
             return True
         self.deferred = None
-        self.loss, self.losses = gradients.read_losses(read_now)
-        is_odd = math.isnan(self.loss) or gradients.has_divided
-        if is_odd and self.non_finite != "ignore" and gradients.are_empty():
-            return self._leave_out()
-        gradients.divide_()
-        if not self._unscale(step):
-            return False
-        self.grad_norm = None
+        numbers = WindowNumbers(gradients.unnamed, gradients.named)
         if self.clip_norm is not None:
-            self.grad_norm = gradients.clip_(self.clip_norm)
-        return self._is_finite() or self._accept_non_finite(step)
+            numbers.norm = gradients.clip_(self.clip_norm)
+        elif self.non_finite != "ignore":
+            numbers.found = not gradients.are_finite()
+        self._recall(numbers, read_now)
+        return self._judge(numbers, read_now, step)
 
     def finish(self, step: int, *, take: bool) -> None:
         """Take the step of the optimizer or leave it out; set the next rate, drop the gradients."""
@@ -137,6 +147,7 @@ class OptimizerStep(OptimizerStepBase):
                 take_step(self.optimizer)
         elif take:
             take_step(self.optimizer)
+        self._has_stepped |= take
         if self.rate.schedule is not None:
             self.rates = self.rate.read()
             self.rate.set(step + 1)
@@ -153,7 +164,7 @@ class OptimizerStep(OptimizerStepBase):
         if self.ranks.is_distributed and has_parts:  # the flag of another rank may differ
             return False
         # A subclass that replaces one of these may read numbers in it.
-        for name in ("update", "prepare", "finish", "_unscale"):
+        for name in ("update", "prepare", "finish", "_unscale", "_judge"):
             if getattr(kind, name) is not getattr(OptimizerStep, name):
                 return False
         if any(parameter.device.type != flag.device.type for parameter in self.parameters):
@@ -189,7 +200,7 @@ class OptimizerStep(OptimizerStepBase):
     def points(self) -> dict[str, float]:
         if self.rate.schedule is None and self.deferred is None:
             self.rates = self.rate.read()
-        points = {"train/loss": self.loss, "train/lr": self.rates[""]}
+        points = {**super().points(), "train/lr": self.rates[""]}
         if len(self.rates) > 1:
             points |= {f"train/lr/{name}": rate for name, rate in self.rates.items() if name}
         if self.grad_norm is not None:
@@ -215,17 +226,6 @@ class OptimizerStep(OptimizerStepBase):
     def needs_weights(self) -> bool:
         return self.gradients.shares is not None
 
-    @property
-    def results(self) -> tuple[float, dict[str, float], float | None, dict[str, float]]:
-        """Recorded results of an update: loss, losses by name, norm and learning rates."""
-        return self.loss, self.losses, self.grad_norm, self.rates
-
-    @results.setter
-    def results(
-        self, results: tuple[float, dict[str, float], float | None, dict[str, float]]
-    ) -> None:
-        self.loss, self.losses, self.grad_norm, self.rates = results
-
     def _check_reach(self) -> None:
         """Raise InputError when no gradient reaches the optimizer, or it calls the loss itself."""
         if not self.gradients.present():
@@ -235,7 +235,6 @@ class OptimizerStep(OptimizerStepBase):
                 fix="Make the optimizer from the parameters of the model that is trained; not"
                 " all can be frozen.",
             )
-        self._is_known_to_reach = True
         self.gradients.choose_check()
         if needs_closure(type(self.optimizer)):
             raise InputError(
@@ -249,32 +248,50 @@ class OptimizerStep(OptimizerStepBase):
         """Return the loss to differentiate; fp16 multiplies it by its scale."""
         return loss
 
-    def _unscale(self, step: int) -> bool:
-        """Divide gradients by the loss scale; return whether they can be used. No scale here."""
-        return True
+    def _unscale(self) -> None:
+        """Divide gradients by the loss scale; fp16 alone has one."""
 
-    def _is_finite(self) -> bool:
-        if self.grad_norm is not None:
-            return math.isfinite(self.loss + self.grad_norm)
-        if not math.isfinite(self.loss):
-            return False
-        return self.non_finite == "ignore" or self.gradients.are_finite()
+    def _recall(self, numbers: WindowNumbers, read: Read) -> None:
+        """Set the results to those of an update; `read` returns what its numbers stand for."""
+        self.loss, self.losses = sum_losses(numbers.unnamed, numbers.named, self.weights, read)
+        self.grad_norm = None if self.clip_norm is None else read(numbers.norm)
+        self.has_loss = self.loss == self.loss or not self._is_empty(numbers, read)
+        if not self.has_loss:
+            self.grad_norm = None
 
-    def _leave_out(self) -> bool:
-        """Count an update that is left out because the window is empty."""
-        self.loss = math.nan
-        self.grad_norm = None
-        self._skipped += 1
-        self._num_empty += 1
-        return False
+    def _is_empty(self, numbers: WindowNumbers, read: Read) -> bool:
+        """Return whether nothing in a window has a weight; its loss is nan.
 
-    def _accept_non_finite(self, step: int) -> bool:
-        """Apply the policy for a non-finite update: True if it is made, False if skipped.
+        A mean that does not say its weight is over nothing if its gradient is zero.
+        """
+        trained = self.gradients.trained_terms(numbers.named).values() or [numbers.unnamed]
+        if all(term.weight is not None or term.divided_by is not None for term in trained):
+            return not any(term.is_counted(read) for term in trained)
+        if numbers.largest is not None:
+            return bool(read(numbers.largest) == 0)
+        return self.gradients.are_zero()
 
-        NonFiniteError where the run stops, or skipping cannot help.
+    def _judge(self, numbers: WindowNumbers, read: Read, step: int) -> bool:
+        """Return whether an update is made, after `step` completed ones and after `_recall`.
+
+        NonFiniteError where that is the policy.
         """
         if self.non_finite == "ignore":
             return True
+        if not self.has_loss:
+            self._skipped += 1
+            self._num_empty += 1
+            return False
+        norm = self.grad_norm or 0.0
+        if math.isfinite(self.loss + norm) and numbers.is_finite(read):
+            return True
+        return self._accept_non_finite(step)
+
+    def _accept_non_finite(self, step: int) -> bool:
+        """Count an update that is skipped because it is not finite; return False.
+
+        NonFiniteError where the run stops, or skipping cannot help.
+        """
         if self.non_finite == "stop" or not self.gradients.are_weights_finite():
             raise self._non_finite_error(step)
         self._skipped += 1
@@ -299,91 +316,71 @@ class OptimizerStep(OptimizerStepBase):
             ' non_finite="skip".',
         )
 
-    def _deferred_update(self, flag: Tensor) -> DeferredUpdate:
+    def _defer(self, flag: Tensor) -> DeferredUpdate:
         """Clip, and set `flag` if something is not finite; return the numbers to read later.
 
         Those that count stand before the flag, losses that are only recorded after it.
         """
         gradients = self.gradients
-        gradients.divide_()
         fill_momentum(self.optimizer)
-        numbers = DeferredNumbers(flag.device)
-        unnamed = gradients.unnamed.put(numbers)
-        counted = {name: term.put(numbers) for name, term in gradients.trained_terms().items()}
-        weight = gradients.weight()
-        losses = numbers.tensors.copy()
-        norm = self._defer_norm(numbers, flag, has_weight=weight is not None)
-        one_or_nan = 1.0 if weight is None else _one_or_nan(weight)
-        is_any = numbers.add(one_or_nan)
-        num_counted = numbers.add(flag)
-        named = {
-            name: counted.get(name) or term.put(numbers) for name, term in gradients.named.items()
+        row = DeferredNumbers(flag.device)
+        unnamed = gradients.unnamed.put(row)
+        counted = {
+            name: term.put(row) for name, term in gradients.trained_terms(gradients.named).items()
         }
-        together = torch.stack(numbers.tensors)
+        numbers = WindowNumbers(unnamed, {})
+        weight = gradients.weight()
+        losses = row.tensors.copy()
+        self._defer_norm(numbers, row, flag, has_weight=weight is not None)
+        one_or_nan = 1.0 if weight is None else _one_or_nan(weight)
+        is_any = row.add(one_or_nan)
+        numbers.found = numbers.num_counted = row.add(flag)
+        numbers.named = {
+            name: counted.get(name) or term.put(row) for name, term in gradients.named.items()
+        }
+        together = torch.stack(row.tensors)
         if self.non_finite != "ignore":
-            gradients.mark(flag, [together[:num_counted]])
+            gradients.mark(flag, [together[: numbers.num_counted]])
             if not isinstance(is_any, Slot) and math.isnan(is_any):
                 flag.fill_(1.0)
         if self.lasting is not None:
             # An empty window leaves out this update, and none of the later ones.
             if isinstance(one_or_nan, Tensor):
                 torch.where(one_or_nan.isnan(), self.lasting, flag, out=self.lasting)
-            elif weight is None and norm is not None:
+            elif weight is None and numbers.largest is not None:
                 is_nan = torch.stack(losses).isnan().any() if losses[1:] else losses[0].isnan()
-                is_without = is_nan & (numbers.tensors[norm] == 0)
+                is_without = is_nan & (row.tensors[numbers.largest] == 0)
                 torch.where(is_without, self.lasting, flag, out=self.lasting)
             elif not math.isnan(one_or_nan):
                 self.lasting.copy_(flag)
         rates = self.rate.read()
 
-        def is_empty(values: Sequence[float]) -> bool:
-            if weight is not None or norm is None:
-                return math.isnan(read_at(values, is_any))
-            return any(map(math.isnan, values[: len(losses)])) and values[norm] == 0
-
         def recall(values: Sequence[float]) -> None:
-            read = partial(read_at, values)
-            self.loss, self.losses = sum_losses(unnamed, named, self.weights, read)
-            if is_empty(values):
-                self.loss = math.nan
+            self._recall(numbers, partial(read_at, values))
             self.rates = rates
-            self.grad_norm = None if norm is None or self.clip_norm is None else values[norm]
 
-        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
-            if self.non_finite == "ignore":
-                return None
-            if is_empty(values):
-                self._leave_out()
-                return None
-            has_gradient = not values[num_counted] and (norm is None or math.isfinite(values[norm]))
-            if has_gradient and all(map(math.isfinite, values[:num_counted])):
-                return None
-            if self.non_finite == "stop" or not self.gradients.are_weights_finite():
-                return self._non_finite_error(step - 1)
-            self._skipped += 1
-            return None
+        def judge(values: Sequence[float], step: int) -> bool:
+            return self._judge(numbers, partial(read_at, values), step)
 
         return DeferredUpdate(together, recall, judge)
 
     def _defer_norm(
-        self, numbers: DeferredNumbers, flag: Tensor, *, has_weight: bool
-    ) -> Slot | None:
-        """Clip and return the slot of the norm; without a limit, mark gradients in `flag`.
+        self, numbers: WindowNumbers, row: DeferredNumbers, flag: Tensor, *, has_weight: bool
+    ) -> None:
+        """Clip and add the norm to the row; without a limit, mark gradients in `flag`.
 
-        A window whose weight is unknown is empty if its loss is nan and its gradient zero: the slot
-        is then that of the largest entry.
+        A window whose weight is unknown is empty if its loss is nan and its gradient zero: without
+        a limit the row has the largest entry of that.
         """
         if self.clip_norm is not None:
-            norm: Slot = numbers.add(clip_norm_on_device_(self.parameters, self.clip_norm))
-            return norm
-        if self.non_finite == "ignore":
-            return None
+            norm = clip_norm_on_device_(self.parameters, self.clip_norm)
+            numbers.norm = numbers.largest = row.add(norm)
+            return
         grads = self.gradients.present()
-        self.gradients.mark(flag, grads)
-        if has_weight:
-            return None
-        largest: Slot = numbers.add(torch.nn.utils.get_total_norm(grads, math.inf))
-        return largest
+        if self.non_finite != "ignore":
+            self.gradients.mark(flag, grads)
+        if not has_weight:
+            numbers.largest = row.add(torch.nn.utils.get_total_norm(grads, math.inf))
 
     def deferred_loss(self, loss: Loss, blame: Callable[[int], NonFiniteError]) -> DeferredUpdate:
         """Return the deferred update of other code, of which only the loss is known."""
@@ -394,10 +391,13 @@ class OptimizerStep(OptimizerStepBase):
 
         def recall(values: Sequence[float]) -> None:
             self.loss = term.value(partial(read_at, values))
+            self.has_loss = True
             self.rates = rates
 
-        def judge(values: Sequence[float], step: int) -> NonFiniteError | None:
-            return None if self.non_finite != "stop" or math.isfinite(self.loss) else blame(step)
+        def judge(values: Sequence[float], step: int) -> bool:
+            if self.non_finite == "stop" and not math.isfinite(self.loss):
+                raise blame(step + 1)
+            return True
 
         return DeferredUpdate(torch.stack(numbers.tensors), recall, judge)
 

@@ -31,11 +31,13 @@ class OptimizerStepBase(ABC):
 
     For each window the engine calls `begin`, then the process calls the object with the loss of
     each micro-batch, then `update` once. `optimizers` are there by name, the only one as "". `loss`
-    is that of the newest window.
+    is that of the newest window, nan where it has none: nothing in it has a weight, or the update
+    was made by code that gave no loss.
     """
 
     optimizers: Mapping[str, Optimizer]
     loss: float = math.nan
+    has_loss: bool = True
     seconds: float = 0.0  # spent in `__call__` so far
     non_finite: NonFinite = "stop"
     deferred: DeferredUpdate | None = None
@@ -105,7 +107,7 @@ class OptimizerStepBase(ABC):
 
     def points(self) -> dict[str, float]:
         """Return the recorded results of the newest update, by metric."""
-        return {"train/loss": self.loss}
+        return {"train/loss": self.loss} if self.has_loss else {}
 
     def parts(self, model: nn.Module) -> dict[str, Stateful]:
         """Return the objects with a state to resume, by the name of their part in a checkpoint."""

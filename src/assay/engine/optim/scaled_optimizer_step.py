@@ -18,6 +18,7 @@ from assay.core.errors import InputError
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
+from assay.engine.optim.losses import Read, WindowNumbers
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import NonFinite, Stateful
 from assay.engine.optim.schedules import Schedule
@@ -87,10 +88,13 @@ class ScaledOptimizerStep(OptimizerStep):
     def scale_loss(self, loss: Tensor) -> Tensor:
         return loss.float() * self.scale
 
-    def _unscale(self, step: int) -> bool:
+    def _unscale(self) -> None:
         self._has_overflown = not self.gradients.is_true_of_all(self._are_unscaled())
+
+    def _judge(self, numbers: WindowNumbers, read: Read, step: int) -> bool:
+        self._has_overflown &= self.has_loss or self.non_finite == "ignore"
         if not self._has_overflown:
-            return True
+            return super()._judge(numbers, read, step)
         self.grad_norm = None if self.clip_norm is None else math.inf
         self.overflows += 1
         self.scale *= self.backoff_factor

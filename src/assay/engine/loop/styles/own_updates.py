@@ -61,11 +61,9 @@ class OwnUpdates:
             backward.deferred = backward.deferred_loss(loss, self._blame)
         else:
             backward.loss = _number(loss)
-            if (
-                loss is not None
-                and not math.isfinite(backward.loss)
-                and backward.non_finite == "stop"
-            ):
+            backward.has_loss = loss is not None
+            is_bad = backward.has_loss and not math.isfinite(backward.loss)
+            if is_bad and backward.non_finite == "stop":
                 raise self._blame(step + 1)
         for part in self._parts():
             part.rates = part.rate.read()
