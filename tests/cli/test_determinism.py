@@ -73,7 +73,7 @@ def test_each_trap_of_a_gpu_is_told_with_its_remedy(project: Project) -> None:
         ("[train]\ntime = '2 h'\n", {}, "train.time", "trap"),
         ("[train]\ncompile = 'blocks'\n", {}, "train.compile", "bound"),
         ("[train]\nepochs = 1\n", {"exactness": "exact (position)"}, "data.train", "safe"),
-        ("[train]\nepochs = 1\n", {"exactness": "exact (replayed)"}, "data.train", "code"),
+        ("[train]\nepochs = 1\n", {"exactness": "not tried (replayed)"}, "data.train", "code"),
         ("[train]\nepochs = 1\n", {"exactness": "not exact: an iterator"}, "data.train", "trap"),
         ("[parallel]\ndata = 2\ntensor = 4\n", {}, "processes", "bound"),
         ("", {"launch": {"nproc": 2, "nnodes": 2}}, "processes", "bound"),

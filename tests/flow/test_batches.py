@@ -197,7 +197,7 @@ def test_samples_that_come_one_after_another_are_made_into_batches(
     assert result.exception is None and result.record_dir is not None
     assert result.step == 2 * 8  # 60 points, 8 to a step of two micro-batches
     assert "valid/loss" in result.value
-    assert run_file.read(result.record_dir).newest.exactness == "exact (replayed)"
+    assert run_file.read(result.record_dir).newest.exactness.startswith("not tried (replayed")
     assert main(["resume", result.id, "train.epochs=3"]) == 0
 
 

@@ -193,31 +193,6 @@ def test_a_signal_to_all_processes_of_a_run_stops_it_after_the_step(toy: Path) -
     assert run_file.read(only_run(toy)).status == "stopped"
 
 
-WHY = "not exact: a sample is another one when it is loaded again, from whatever it is drawn"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_data_that_cannot_be_loaded_again_are_told_and_recorded_at_the_start_and_at_a_resume(
-    here: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], workers: int
-) -> None:
-    points = (here / "points.py").read_text()
-    (here / "points.py").write_text(
-        points.replace("0.1 * random.random()", "0.1 * random.SystemRandom().random()")
-    )
-    told = f"data.train is {WHY}. A run resumed from a checkpoint sees other data."
-
-    assert main(["run", "toy.toml", f"data.train.workers={workers}", "train.epochs=1"]) == 0
-    assert main(["resume", "last", "train.epochs=2"]) == 0
-    record = only_run(here)
-
-    assert [record.getMessage() for record in caplog.records].count(told) == 2
-    assert (record / "events.jsonl").read_text().count(WHY) == 2
-    assert [attempt.exactness for attempt in run_file.read(record).attempts] == [WHY, WHY]
-    capsys.readouterr()
-    assert main(["show", "last"]) == 0
-    assert "not exact: a sample is another one" in capsys.readouterr().out
-
-
 @pytest.mark.row("F10")
 def test_the_seed_of_the_config_reaches_the_order_of_the_data(here: Path) -> None:
     def order(seed: int) -> list[Any]:

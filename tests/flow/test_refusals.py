@@ -92,7 +92,6 @@ engine/data/streams/items.py: Prefetch.over
 engine/data/streams/items.py: SplitByWorker.over
 engine/data/streams/stream.py: at_least_one
 engine/data/streams/stream.py: as_stream*2
-engine/data/worker_shares.py: _refuse
 engine/loop/bounds.py: Bounds.__post_init__ Bounds.refuse_uncounted larger
 engine/loop/engine.py: check_trainable*2
 engine/loop/epoch.py: no_batch
@@ -281,13 +280,6 @@ class Points:
         if self.kind == "none inside" and i == 3:
             return x, None
         return {"alone": x, "text": ("a", y), "wide": (torch.cat([x, x]), y)}.get(self.kind, (x, y))
-
-
-class Shuffled(torch.utils.data.IterableDataset):
-    # Gives all samples in each worker, each in an order of its own.
-
-    def __iter__(self):
-        return (Points()[int(i)] for i in torch.randperm(32))
 
 
 class Counts:
@@ -487,8 +479,6 @@ CASES = [
     ['load_weights={path="pickled.pt"}'],
     ['load_weights={path="narrow.safetensors"}'],
     ['data.train.sampler={type="assay.engine.Weighted",weights=[1.0]}'],
-    ['data.train.source={type="parts.Shuffled"}', "data.train.workers=2"],
-    ['data.valid.source={type="parts.Shuffled"}', "data.valid.workers=2"],
 ]
 
 

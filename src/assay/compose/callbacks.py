@@ -163,10 +163,9 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
         for line in [*prepared.notes, *describe_run(engine, why_unevaluated=why)]:
             display.say(line)
         # Asked for now: the record has everything that the run prints.
-        exactness = engine.source.exactness(engine.state.epoch)
-        if not exactness.startswith("exact"):
-            sees = "sees" if exactness.startswith("not exact") else "may see"
-            warn(f"data.train is {exactness}. A run resumed from a checkpoint {sees} other data.")
+        exactness = engine.source.exactness()
+        if exactness.startswith("not exact"):
+            warn(f"data.train is {exactness}. A run resumed from a checkpoint sees other data.")
         elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
             display.say(f"data.train: {exactness}")
         if isinstance(recorder, RunRecorder):

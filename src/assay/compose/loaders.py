@@ -40,7 +40,6 @@ def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
     from assay.engine.data.adopt import gives_samples
     from assay.engine.data.loader import is_dataset
     from assay.engine.data.streams import Stream
-    from assay.engine.data.worker_shares import share_out
     from assay.engine.loop.names import LOADERS
 
     section = scope.sections.data.get(split) or SplitSection()
@@ -57,7 +56,6 @@ def make_loader(scope: RunScope, split: str) -> Iterable[Any]:
     else:
         _check_batches(scope, split, source, collate)
         loader = source
-    loader = share_out(loader, split=split)
     scope.context.set(f"{split}_loader", loader, type=LOADERS.get(split))
     return loader
 

@@ -105,17 +105,14 @@ class _Conditions:
                 " data set set_rng(key)"
             )
             yield Condition(name="data.train", value=claim, kind="trap", why=reason, remedy=remedy)
-        elif exactness in ("exact (plan)", "exact (position)"):
+        elif exactness in ("exact (plan)", "exact (position)", "exact (a list)"):
             why = (
                 "order and augmentation are keyed by seed, epoch and position; workers change "
                 "nothing"
             )
             yield Condition(name="data.train", value=exactness, kind="safe", why=why)
         elif exactness:
-            why = (reason if claim == "unknown" else "") or (
-                "the first batches came out equal when they were loaded again; of later ones "
-                "nothing is known"
-            )
+            why = "only its own code knows whether it gives the same again after a resume"
             remedy = "give a data set and batch_size; or draw from torch, numpy and random only"
             yield Condition(name="data.train", value=exactness, kind="code", why=why, remedy=remedy)
         if "time" in self.train:

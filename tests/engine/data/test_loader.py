@@ -238,23 +238,6 @@ def test_a_batch_that_comes_ready_made_is_not_collated_again() -> None:
     assert torch.equal(window.batches[0], torch.tensor([0, 10, 20]))
 
 
-@pytest.mark.parametrize(
-    "draw", [lambda: torch.rand(()), np.random.rand, random.random], ids=["torch", "numpy", "py"]
-)
-def test_a_data_set_that_promises_to_draw_nothing_is_held_to_it(draw: Any) -> None:
-    class Sly(Numbers):
-        def __getitem__(self, index: int) -> int:
-            draw()
-            return index
-
-    loader = Loader(Sly(8), batch_size=4, randomness="none", split="valid")
-
-    for _ in range(2):  # the second time as well
-        with pytest.raises(InputError, match=r"data\.valid says randomness") as caught:
-            next(loader.windows(0, 0))
-    assert 'randomness = "sample"' in caught.value.fix
-
-
 def test_a_data_set_may_say_itself_how_it_draws() -> None:
     class Quiet(Numbers):
         randomness = "none"

@@ -1,4 +1,4 @@
-"""What is drawn while a sample is loaded: keyed where it can be, found out where it cannot."""
+"""Draws of a sample: keyed for each global generator, and for those of the data set."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from zlib import crc32
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from assay.engine.data.batches import collate, digest_sample, size_of, to_device
 from assay.engine.data.loader import Loader
-from assay.engine.data.randomness import private_generators
+from assay.engine.data.randomness import private_generators, randomness_of
 from assay.engine.numerics.seed import SAMPLE, seed_all, stream_key
 
 
@@ -28,13 +29,6 @@ class Numbers:
 
     def __getitem__(self, index: int) -> Any:
         return index
-
-
-class Wild(Numbers):
-    """Draws from where no key reaches."""
-
-    def __getitem__(self, index: int) -> Any:
-        return index, random.SystemRandom().random()
 
 
 class Private(Numbers):
@@ -70,69 +64,63 @@ class Augmented(Numbers):
         return self.steps[0](index)
 
 
-def told(dataset: Any, **options: Any) -> tuple[list[Any], list[str], str]:
-    """The batches of an epoch, what the loader told of them, and how exact it is after that."""
+def loaded(dataset: Any, **options: Any) -> list[Any]:
+    """The batches of an epoch."""
     loader = Loader(dataset, batch_size=4, collate=list, **options)
-    notes: list[str] = []
-    loader.warn = notes.append
     batches = [window.batches[0] for window in loader.windows(0, 0)]
     loader.close()
-    return batches, notes, loader.exactness()
+    return batches
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_draw_that_no_key_reaches_is_found_out_and_told_once(workers: int) -> None:
-    _, notes, exactness = told(Wild(20), workers=workers)
-
-    why = "a sample is another one when it is loaded again, from whatever it is drawn"
-    assert notes == [f"data.train: {why}. A run resumed from a checkpoint sees other data."]
-    assert exactness == f"not exact: {why}"
-
-
-def test_without_a_listener_it_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="a sample is another one when it is loaded again"):
-        list(Loader(Wild(20), batch_size=4))
-
-
-@pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
-def test_a_generator_of_the_data_set_is_keyed_where_it_was_seen_to_be_drawn_from(
-    randomness: str,
-) -> None:
-    whole, notes, exactness = told(Private(), shuffle=True, randomness=randomness)
-    by_workers, _, _ = told(Private(), shuffle=True, randomness=randomness, workers=2)
+@pytest.mark.parametrize("randomness", ["sample", "batch"])
+def test_a_generator_of_the_data_set_is_keyed(randomness: str) -> None:
+    whole = loaded(Private(), shuffle=True, randomness=randomness)
+    by_workers = loaded(Private(), shuffle=True, randomness=randomness, workers=2)
     loader = Loader(Private(), batch_size=4, collate=list, shuffle=True, randomness=randomness)  # type: ignore[arg-type]
     late = [window.batches[0] for window in loader.windows(0, 3)]
 
-    assert (notes, exactness) == ([], "exact (plan)")
     assert by_workers == whole and late == whole[3:]
-
-
-def test_a_generator_that_loading_does_not_draw_from_is_left_alone() -> None:
-    class Unused(Private):
-        def __getitem__(self, index: int) -> Any:
-            return index
-
-    data = Unused()
-    before = data.rng.bit_generator.state
-    told(data)
-
-    assert data.rng.bit_generator.state == before
+    assert len({drawn for batch in whole for _, drawn in batch}) == 20
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("randomness", ["sample", "batch", "none"])
+@pytest.mark.parametrize("randomness", ["sample", "batch"])
 def test_what_takes_a_key_is_given_it(workers: int, randomness: str) -> None:
-    batches, notes, exactness = told(
-        Augmented(), workers=workers, randomness=randomness, shuffle=True
-    )
+    batches = loaded(Augmented(), workers=workers, randomness=randomness, shuffle=True)
 
-    assert (notes, exactness) == ([], "exact (plan)")
-    assert batches == told(Augmented(), randomness=randomness, shuffle=True)[0]
+    assert batches == loaded(Augmented(), randomness=randomness, shuffle=True)
     assert len({drawn for batch in batches for _, drawn in batch}) == 20
 
 
+TENSORS = TensorDataset(torch.arange(20.0))
+QUIET: dict[str, Any] = {
+    "tensors": TENSORS,
+    "a part of tensors": Subset(TENSORS, range(20)),
+    "tensors joined": ConcatDataset([TENSORS, Subset(TENSORS, [1])]),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_tensor_data_sets_of_torch_draw_nothing_and_are_not_keyed(name: str) -> None:
+    assert randomness_of(QUIET[name]) == "none"
+    seed_all(3)
+    expected = torch.rand(2).tolist()
+
+    seed_all(3)
+    batches = iter(Loader(QUIET[name], batch_size=4, collate=lambda rows: torch.rand(1)))
+
+    assert [float(next(batches)), float(next(batches))] == expected
+
+
+def test_a_part_of_a_data_set_is_keyed_as_the_whole() -> None:
+    whole = [sample for batch in loaded(Drawing("torch")) for sample in batch]
+    part = [sample for batch in loaded(Subset(Drawing("torch"), range(20))) for sample in batch]
+
+    assert part == whole
+
+
 def test_a_generator_that_is_keyed_draws_the_same_however_batches_are_cut() -> None:
-    whole = [sample for batch in told(Augmented())[0] for sample in batch]
+    whole = [sample for batch in loaded(Augmented()) for sample in batch]
     (one,) = Loader(Augmented(), batch_size=20, collate=list)
 
     assert one == whole
@@ -185,8 +173,7 @@ def test_draws_are_those_of_the_key_whenever_loading_begins_to_draw(
         if position >= first:
             seed_all(stream_key(2, SAMPLE, crc32(b"train"), 1, position))
             assert sample == (position, [DRAWS[name]() for name in names])
-    again = range(12, 16) if first else []  # the batch in which it begins
-    assert sorted(data.loaded) == sorted([*range(20), 0, 0, 0, *again])
+    assert data.loaded == list(range(20))
     seed_all(3)
     np.random.randn()
     random.gauss(0, 1)
@@ -194,7 +181,7 @@ def test_draws_are_those_of_the_key_whenever_loading_begins_to_draw(
     assert states == outside  # nobody else is disturbed
 
 
-def test_draws_of_which_no_trace_is_left_are_found_by_what_was_drawn() -> None:
+def test_draws_of_which_no_trace_is_left_are_those_of_the_key() -> None:
     loader = Loader(Drawing("torch", is_hidden=True), batch_size=4, collate=list, seed=2)
 
     for window in loader.windows(0, 0):
@@ -226,21 +213,6 @@ def test_an_error_of_a_sample_that_draws_late_is_that_of_its_key() -> None:
 
     seed_all(stream_key(2, SAMPLE, crc32(b"train"), 0, 6))
     assert str(caught.value) == f"(6, [{random.random()}])"
-
-
-def test_an_epoch_loads_each_sample_once_but_for_the_first_which_is_looked_at() -> None:
-    loaded: list[int] = []
-
-    class Counted(Numbers):
-        def __getitem__(self, index: int) -> int:
-            loaded.append(index)
-            return index
-
-    loader = Loader(Counted(), batch_size=4)
-    list(loader)
-    list(loader)
-
-    assert sorted(loaded) == sorted([*range(20), *range(20), 0, 0, 0])
 
 
 def test_the_generators_of_a_data_set_are_listed_by_where_they_are() -> None:

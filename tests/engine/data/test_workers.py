@@ -594,15 +594,6 @@ def test_what_cannot_be_sent_to_a_spawned_worker_is_refused_with_what_to_do() ->
     assert 'start_method = "fork"' in error.fix
 
 
-def test_an_error_of_assay_comes_back_as_its_kind() -> None:
-    class Sly(Noisy):
-        randomness = "none"
-
-    error = failing(Sly())
-
-    assert isinstance(error, InputError) and 'randomness = "sample"' in error.fix
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_the_process_that_trains(number: signal.Signals) -> None:
     loader = Loader(Where(60), batch_size=2, workers=2)

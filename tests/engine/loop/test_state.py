@@ -191,7 +191,6 @@ def test_what_was_best_comes_back_with_the_counters() -> None:
         "epoch_step": 1,
         "epoch_samples": 8,
         "loss": runs.state.loss,
-        "draws": False,
         "ends_epoch": False,
         "length_error": None,
         "step": 4,

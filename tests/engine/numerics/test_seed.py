@@ -9,22 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.random import mtrand
 
-from assay.engine.numerics import seed as seeds
 from assay.engine.numerics.seed import (
     EVALUATE,
     INIT,
     ORDER,
     SAMPLE,
-    SEEDERS,
     STEP,
-    comparable_state,
     keys,
     restore_generators,
     seed_all,
     seed_torch,
-    seeders_of,
     stream_key,
 )
 
@@ -56,23 +51,6 @@ def test_keys_that_follow_each_other_are_those_made_one_by_one(
     first = min(first, (1 << 63) - 6)
 
     assert keys(*same, first, count=count) == [stream_key(*same, first + i) for i in range(count)]
-
-
-@pytest.mark.parametrize("value", [0, 5, (1 << 64) - 1])
-def test_a_generator_alone_is_keyed_as_by_its_own_function(value: int) -> None:
-    torch.manual_seed(value)
-    np.random.seed(value & 0xFFFFFFFF)
-    random.seed(value)
-    known = comparable_state()
-
-    for seeders in (SEEDERS, dict(zip(SEEDERS, seeders_of(SEEDERS), strict=True))):
-        seed_all(value ^ 1)
-        random.gauss()  # the second of two numbers waits beside the generator
-        np.random.standard_normal()
-        for name, put in seeders.items():
-            assert comparable_state()[name] != known[name]
-            put(value)
-            assert comparable_state()[name] == known[name]
 
 
 def test_no_two_purposes_share_a_stream() -> None:
@@ -139,7 +117,6 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
 
 
 @given(
-    st.booleans(),
     st.lists(
         st.sampled_from(
             ["normal", "gauss", "uniform", "inside", "inside normal", "nested", "seed"]
@@ -148,7 +125,7 @@ def test_what_happens_undisturbed_goes_on_from_where_things_are() -> None:
     ),
 )
 def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_were_no_inside(
-    keyed: bool, what: list[str]
+    what: list[str],
 ) -> None:
     def outside(words: list[str]) -> list[float]:
         seed_all(4)
@@ -179,11 +156,11 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
             elif word == "seed":
                 np.random.seed(9)
             else:
-                with restore_generators(keyed=keyed):
+                with restore_generators():
                     seed_all(1)
                     first = float(np.random.randn()), random.gauss(), *draw()
                     if word == "nested":
-                        with restore_generators(keyed=keyed):
+                        with restore_generators():
                             seed_all(2)
                             draw()
                             np.random.randn()
@@ -195,45 +172,3 @@ def test_whatever_is_drawn_inside_and_outside_the_outside_goes_on_as_if_there_we
         return found
 
     assert with_inside(what) == outside(what)
-
-
-def test_a_generator_that_somebody_else_put_in_the_place_of_numpys_comes_back() -> None:
-    own, before = np.random.PCG64(3), mtrand.get_bit_generator()
-    expected = np.random.RandomState(np.random.PCG64(3)).rand(3)
-    mtrand.set_bit_generator(own)
-    try:
-        first = np.random.rand()
-        with restore_generators(keyed=True):
-            seed_all(1)
-            np.random.rand()
-        rest = np.random.rand(2)
-        assert mtrand.get_bit_generator() is own
-    finally:
-        mtrand.set_bit_generator(before)
-
-    assert [first, *rest] == expected.tolist()
-
-
-@pytest.mark.parametrize("is_read_in_memory", [True, False])
-def test_lent_generators_tell_who_was_drawn_from_and_come_back(
-    is_read_in_memory: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_read_in_memory:
-        monkeypatch.setattr(seeds, "_python_state", random.getstate)
-        monkeypatch.setattr(seeds, "_set_python_state", random.setstate)
-    draws = {"torch": lambda: torch.rand(1), "numpy": np.random.rand, "random": random.random}
-
-    for name, draw_one in draws.items():
-        seed_all(5)
-        expected = draw()
-        seed_all(5)
-        with seeds.LentGenerators() as lent:
-            before = lent.find_drawn()
-            draw_one()
-            after = lent.find_drawn()
-        assert (before, after, draw()) == (set(), {name}, expected)
-
-
-def test_the_words_of_pythons_generator_are_read_where_they_lie() -> None:
-    """Where they lie elsewhere, loaders are slower, and nothing else is different."""
-    assert seeds._python_state is not random.getstate

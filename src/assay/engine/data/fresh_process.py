@@ -10,7 +10,7 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,13 +19,9 @@ import torch
 
 from assay.core import signals
 from assay.core.parent_death import end_with, main_pid
-from assay.engine.checkpoint.hidden_state import find_changes
 
 LIMIT_S = 60.0
 """Seconds that a call may take. A lock that another thread held at the fork is never released."""
-
-
-MOST_NAMED = 3
 
 
 class CopyError(Exception):
@@ -44,25 +40,6 @@ def call_in_copies(*functions: Callable[[], Any], limit_s: float | None = LIMIT_
         raise CopyError("this system cannot copy an OS process") from None
     with _start_copies(context, functions) as connections:
         return [_receive(connection, limit_s) for connection in connections]
-
-
-def describe_difference(
-    things: Mapping[str, object], load: Callable[[], object], first: object, *, drawn: str
-) -> str:
-    """Return why data differ when they are loaded again: they remember what was loaded, or `drawn`.
-
-    `things` may remember, by name. `load` loads a few data, and `first` is what it gave in
-    a copy of this OS process. It is called in further copies.
-    """
-    if call_in_copies(load)[0] != first:
-        return drawn
-    (found,) = call_in_copies(lambda: find_changes(things, load))
-    name = next((name for name, paths in found.items() if paths), next(iter(things)))
-    where = f" in {', '.join(found[name][:MOST_NAMED])}" if found[name] else ""
-    return (
-        f"what is loaded depends on what was loaded before: {name} remembers{where}, and a resumed"
-        " run does not (cache what is read, not what is drawn)"
-    )
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -19,20 +18,16 @@ from assay.core.schema import LOADER_CLASHES
 from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import collate as collate_samples
-from assay.engine.data.batches import digest_sample, pin
-from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
+from assay.engine.data.batches import pin
 from assay.engine.data.plan import Order, Plan, blocks, samples_in
-from assay.engine.data.randomness import DRAWN, Fetch, MapDataset, Randomness, randomness_of
+from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
-from assay.engine.data.workers import StartMethod, Task, Workers, prepare_worker
-from assay.engine.numerics.seed import checked_seed, key_all
+from assay.engine.data.workers import StartMethod, Task, Workers
+from assay.engine.numerics.seed import checked_seed, restore_generators
 
 Part = tuple[int, list[int]]
 """Position of the first sample, indices."""
-
-_TRIED = 4
-"""Samples at each place of an epoch that are loaded to see whether they come out alike."""
 
 _MAY_CLASH = ("batch_size", "sampler", "batch_sampler", "shuffle", "micro_batch_size")
 
@@ -55,10 +50,10 @@ class Loader:
     is one integer, and how many workers load it changes nothing.
 
     `randomness` says how loading draws: "sample" keys torch, numpy and `random` before each sample,
-    "batch" before each batch, "none" promises that nothing is drawn (it is checked on the first
-    sample). The default is "none" for a `TensorDataset`, "batch" for data sets with `__getitems__`,
-    else "sample"; a data set may say so itself by an attribute `randomness`. Whatever in the data
-    set has a `set_rng(key)` is given the key too.
+    "batch" before each batch, "none" promises that nothing is drawn and keys nothing. The default
+    is "none" for a `TensorDataset`, "batch" for data sets with `__getitems__`, else "sample"; a
+    data set may say so itself by an attribute `randomness`. Generators inside the data set are
+    keyed too, and whatever in it has a `set_rng(key)` is given the key.
 
     `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch).
     `batch_sampler`: gives the indices of each batch; then `accumulate` batches make an optimizer
@@ -115,9 +110,6 @@ class Loader:
         self.randomness: Randomness = randomness or randomness_of(dataset)
         self.epoch = 0
         self.warn: Callable[[str], None] = _warn
-        self._told = 0
-        self._is_tried = False
-        self._unknown = ""
         # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self.fills = False
         self._accumulate = accumulate or 1
@@ -137,8 +129,8 @@ class Loader:
         self.fetch = Fetch(
             dataset, collate=self.collate, randomness=self.randomness, seed=seed, split=split
         )
-        is_plain = type(dataset) is TensorDataset and self.collate is collate_samples
-        self._load: Callable[..., Any] = partial(_rows, dataset) if is_plain else self.fetch  # type: ignore[arg-type]
+        is_plain = self.collate is collate_samples
+        self._tensors = dataset if is_plain and type(dataset) is TensorDataset else None
         self._new_pool = partial(
             Workers,
             self.fetch,
@@ -166,58 +158,8 @@ class Loader:
             name=f"data.{self.split}.sampler",
         )
 
-    def exactness(self, epoch: int = 0) -> str:
-        """Return the exactness of a mid-epoch resume; tried unless samples were loaded before."""
-        if not self._is_tried and self._load is self.fetch:
-            self._is_tried = True
-            try:
-                self._try(epoch)
-            except CopyError as error:
-                self._unknown = str(error)
-            self._told = len(self.fetch.notes)
-        if self.fetch.notes:
-            return f"not exact: {', '.join(self.fetch.notes)}"
-        return f"unknown: {self._unknown}" if self._unknown else "exact (plan)"
-
-    def _try(self, epoch: int) -> None:
-        """Load samples from the beginning and the middle of an epoch in two copies of this process.
-
-        One is in the state of a resumed run; the other loads them in another order, and has loaded
-        them before, under the keys of another epoch and from other numbers where nothing keys them.
-        A difference becomes a note.
-        """
-        other = epoch + 1 if self.split == "train" else epoch  # others are always in epoch 0
-        tasks = [(position, indices[:_TRIED]) for _, position, indices in self._tried_tasks(epoch)]
-        fresh = [(epoch, *task) for task in tasks]
-        before = [(other, *task) for task in tasks]
-        load = partial(self._digests, fresh)
-        reload = partial(self._digests, [*before, *reversed(fresh)], unkeyed=1)
-        alone, after = call_in_copies(load, reload)
-        notes = {*alone[0], *after[0]}
-        if not notes and alone[1] != after[1][len(before) :][::-1]:
-            data = {type(self.dataset).__name__: self.dataset, "collate": self.collate}
-            notes = {describe_difference(data, load, alone, drawn=DRAWN)}
-        self.fetch.notes += sorted(notes)
-
-    def _tried_tasks(self, epoch: int) -> list[Task]:
-        """Return the first micro-batch of the epoch, and one in its middle."""
-        tasks = list(islice(self.own_tasks(epoch), 1))
-        middle = next(self._cuts(epoch, self.steps_per_epoch // 2), [])
-        return tasks + [(epoch, *part) for part in self._own(middle)[:1]]
-
-    def _digests(self, tasks: Iterable[Task], unkeyed: int = 0) -> tuple[list[str], list[int]]:
-        """Load batches as a worker does; return notes on loading, and a digest of each batch.
-
-        What is drawn before it is keyed comes from the key `unkeyed`.
-        """
-        key_all(unkeyed)
-        fetch = copy(self.fetch)
-        fetch.notes = []
-        if self.workers:
-            prepare_worker(fetch, number=0, workers=self.workers)
-            if (init := self._options["worker_init"]) is not None:
-                init(0)
-        return fetch.notes, [digest_sample(fetch(*task)) for task in tasks]
+    def exactness(self) -> str:
+        return "exact (plan)"
 
     @property
     def steps_per_epoch(self) -> int:
@@ -386,10 +328,20 @@ class Loader:
                 return
             yield [(position + i, indices[i : i + micro]) for i in range(0, len(indices), micro)]
 
+    def _load_here(self, task: Task) -> Any:
+        """Load a batch in this OS process; leave its global generators as they were."""
+        epoch, position, indices = task
+        if self._tensors is not None:
+            return _rows(self._tensors, indices)
+        if self.randomness == "none":
+            return self.fetch(epoch, position, indices)
+        with restore_generators():
+            return self.fetch(epoch, position, indices)
+
     def _load_batches(self, tasks: Iterable[Task]) -> Iterator[Any]:
         if self._pool is None:
-            batches: Iterator[Any] = (self._load(*task) for task in tasks)
-            yield from self._told_of(map(pin, batches) if self.pin_memory else batches)
+            batches: Iterator[Any] = map(self._load_here, tasks)
+            yield from map(pin, batches) if self.pin_memory else batches
             return
         # Somebody may iterate twice at once: who comes second gets processes of its own.
         pool = self._new_pool() if self._pool.is_busy else self._pool
@@ -399,24 +351,12 @@ class Loader:
         running = pool.run(tasks)
         batches = pinned_ahead(running) if self.pin_memory else running
         try:
-            yield from self._told_of(batches)
+            yield from batches
         finally:
             batches.close()
             running.close()
             if pool is not self._pool or not self._persistent:
                 pool.close()
-
-    def _told_of(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._is_tried = True  # whatever there is to find out comes with the first batch
-        for batch in batches:
-            if self._told < len(self.fetch.notes):
-                self._told, told = len(self.fetch.notes), self.fetch.notes[self._told :]
-                for note in told:
-                    self.warn(
-                        f"data.{self.split}: {note}. A run resumed from a checkpoint sees"
-                        " other data."
-                    )
-            yield batch
 
 
 def _pieces(part: Part, count: int) -> list[Part]:
@@ -426,9 +366,7 @@ def _pieces(part: Part, count: int) -> list[Part]:
     return [(position + i, indices[i : i + size]) for i in range(0, len(indices), size)]
 
 
-def _rows(
-    dataset: TensorDataset, epoch: int, position: int, indices: Sequence[int]
-) -> list[torch.Tensor]:
+def _rows(dataset: TensorDataset, indices: Sequence[int]) -> list[torch.Tensor]:
     """Fetch the rows of a TensorDataset at once, equal to what it would give item by item."""
     where = torch.tensor(indices)
     return [tensor.index_select(0, where) for tensor in dataset.tensors]

@@ -16,26 +16,14 @@ from zlib import crc32
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from assay.core import object_graph
-from assay.core.errors import InputError
-from assay.engine.data.batches import digest_sample, refuse_none
-from assay.engine.numerics.seed import (
-    SAMPLE,
-    SEEDERS,
-    LentGenerators,
-    comparable_state,
-    key_all,
-    keys,
-    read_generator_state,
-    restore_generators,
-    seeders_of,
-    stream_key,
-)
+from assay.engine.data.batches import refuse_none
+from assay.engine.numerics.seed import SAMPLE, key_all, keys, stream_key
 
 Randomness = Literal["sample", "batch", "none"]
 
-DRAWN = "a sample is another one when it is loaded again, from whatever it is drawn"
 MAX_SEARCHED = 5_000
 """Objects of data that are searched for generators and methods; the nearest come first."""
 
@@ -57,13 +45,10 @@ class _Nowhere:
 class Fetch:
     """Function that loads and collates the batch of a position, each sample under its own key.
 
-    It is copied to worker processes, so that a batch is the same whoever loads it. The first sample
-    is loaded twice. If it comes out different, the generators that the data set has of its own are
-    keyed too; if it still does, `notes` say why loading is not exact. In training, whatever in the
-    data set or in `collate` has a `set_epoch` is told of the epoch.
-
-    Of all generators those are keyed that loading was seen to draw from. A batch that draws from
-    another one is loaded again with that keyed too.
+    It is copied to worker processes, so that a batch is the same whoever loads it. The global
+    generators are keyed, those that lie inside the data set, and whatever has a `set_rng`; nothing
+    under `randomness = "none"`. In training, whatever in the data set or in `collate` has a
+    `set_epoch` is told of the epoch.
     """
 
     def __init__(
@@ -81,64 +66,24 @@ class Fetch:
         self.seed = seed
         self.split = split
         self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
-        self.notes: list[str] = []
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
         # Other splits are always in epoch 0, and may be parts of the data set that trains.
         self._followers = epoch_followers(dataset, collate) if split == "train" else []
-        self._private: list[Any] = []  # generators of the data set itself
-        self._own: list[Any] = []  # the same, if it was seen to draw from one
-        self._drawn: set[str] = set()  # global generators that it was seen to draw from
-        self._is_checked = False
+        # Looked for at the first batch: a worker may have been given its own by `worker_init`.
+        self._private: list[Any] | None = None
 
     def __call__(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
         """Return the batch of `indices`, which stand at `position` and after it."""
         self.tell(epoch)
-        if not self._is_checked:
-            self._check(epoch, position, indices)
-        if self.randomness == "none" and not self._keyed and not self._own:
+        if self.randomness == "none":
             return self._fetch(indices)
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._drawn = set(SEEDERS)  # draws on a GPU are not looked for
-        while True:
-            states = self._states_of_unkeyed()
-            with LentGenerators() as lent:
-                try:
-                    batch = self._load(epoch, position, indices)
-                except Exception:  # numbers that were not keyed may be why it failed
-                    if not self._has_found_draws(lent, states):
-                        raise
-                else:
-                    if not self._has_found_draws(lent, states):
-                        return batch
-
-    def _load(self, epoch: int, position: int, indices: Sequence[int]) -> Any:
-        if self.randomness != "sample":
-            self._seed(stream_key(self.seed, SAMPLE, self._split_key, epoch, position))
-            return self._fetch(indices)
-        if self._drawn or self._keyed or self._own:
+        if self._private is None:
+            self._private = [generator for generator, _ in generators_in(self.dataset)]
+        if self.randomness == "sample":
             return self._collate(self._keyed_items(epoch, position, indices), indices)
-        return self._collate(self._each(indices), indices)
-
-    def _states_of_unkeyed(self) -> list[Any]:
-        """Return the states of the data set's own generators, as long as none is keyed."""
-        if self.randomness == "none" or self._own:
-            return []
-        return [read_generator_state(generator) for generator in self._private]
-
-    def _has_found_draws(self, lent: LentGenerators, states: list[Any]) -> bool:
-        """Return whether loading drew from a generator that was not keyed; from now on it is.
-
-        `states` are those of its own generators before.
-        """
-        is_own = states != self._states_of_unkeyed()
-        if is_own:
-            self._own = self._private
-        if self.randomness == "none" or len(self._drawn) == len(SEEDERS):
-            return is_own
-        found = lent.find_drawn() - self._drawn
-        self._drawn |= found
-        return is_own or bool(found)
+        self._key(stream_key(self.seed, SAMPLE, self._split_key, epoch, position))
+        return self._fetch(indices)
 
     def tell(self, epoch: int) -> bool:
         """Tell the data of the epoch; return whether anything in it wants to know."""
@@ -147,22 +92,16 @@ class Fetch:
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
-        dataset = self.dataset
-        seeding = seeders_of(self._drawn)
-        keyed = self._keyed
-        own = self._own
+        dataset, now = self.dataset, self.at
+        has_own = bool(self._keyed or self._private)
         samples = []
         index = -1
-        now = self.at
         values = keys(self.seed, SAMPLE, self._split_key, epoch, position, count=len(indices))
         try:
             for value, index in zip(values, indices, strict=True):
-                for put in seeding:
-                    put(value)
-                for thing in keyed:
-                    thing.set_rng(value)
-                for generator in own:
-                    key_generator(generator, value)
+                key_all(value)
+                if has_own:
+                    self._key_own(value)
                 now.value = index
                 samples.append(dataset[index])
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -170,13 +109,16 @@ class Fetch:
             raise
         return samples
 
-    def _seed(self, value: int) -> None:
-        for name in self._drawn:
-            SEEDERS[name](value)
-        for thing in self._keyed:
-            thing.set_rng(value)
-        for generator in self._own:
+    def _key(self, value: int) -> None:
+        key_all(value)
+        self._key_own(value)
+
+    def _key_own(self, value: int) -> None:
+        """Key what the data set has of its own."""
+        for generator in self._private or ():
             key_generator(generator, value)
+        for thing in self._keyed:  # after the generators, which may be its own
+            thing.set_rng(value)
 
     def _fetch(self, indices: Sequence[int]) -> Any:
         samples = self._items(indices)
@@ -217,55 +159,6 @@ class Fetch:
             error.add_note(f"while loading the sample {index} of data.{self.split}")
             raise
         return samples
-
-    def _check(self, epoch: int, position: int, indices: Sequence[int]) -> None:
-        """Load the first sample several times and compare; InputError if "none" turns out wrong."""
-        first = indices[:1]
-        value = stream_key(self.seed, SAMPLE, self._split_key, epoch, position)
-        self._private = [generator for generator, _ in generators_in(self.dataset)]
-        with restore_generators():
-            digest_of_first = self._digest(first, value)
-            if self._digest(first, value) != digest_of_first:
-                self._own = self._private
-                digest_of_first = self._digest(first, value)
-                if not self._own or self._digest(first, value) != digest_of_first:
-                    self._own = []
-                    self._drawn = set(SEEDERS)
-                    if DRAWN not in self.notes:
-                        self.notes.append(DRAWN)
-            # Who draws and puts the state back is found by what comes out under another key.
-            if (
-                self.randomness != "none"
-                and len(self._drawn) < len(SEEDERS)
-                and self._digest(first, value, other=value ^ 1) != digest_of_first
-            ):
-                self._drawn = set(SEEDERS)
-        self._is_checked = True
-
-    def _digest(self, first: Sequence[int], value: int, other: int | None = None) -> int:
-        """Return a digest of the first sample under a key, and remember what it draws from.
-
-        Generators that it was not seen to draw from have the key `other`, if that is given.
-        """
-        if self.randomness != "none":
-            key_all(value if other is None else other)
-        self._seed(value)
-        before = comparable_state()
-        is_batch = self.randomness == "batch"
-        found = digest_sample(self._items(first) if is_batch else self._each(first))
-        after = comparable_state()
-        drawn = {name for name in SEEDERS if after[name] != before[name]}
-        if drawn and self.randomness == "none":
-            raise InputError(
-                f'data.{self.split} says randomness = "none", but loading a sample draws '
-                "random numbers.",
-                fix=(
-                    'Set randomness = "sample", which makes the draws a function of seed and '
-                    "position."
-                ),
-            )
-        self._drawn |= drawn
-        return found
 
 
 def keyable(thing: object) -> Iterator[tuple[Any, str]]:
@@ -314,12 +207,21 @@ _KEYED: dict[type, Callable[[Any, int], object]] = {
 _GLOBAL = (torch.default_generator, np.random.rand.__self__, random.random.__self__)  # type: ignore[attr-defined]
 
 
-def randomness_of(dataset: MapDataset) -> Randomness:
-    """Return the default randomness: the attribute of the data set, else by its type."""
+def randomness_of(dataset: Any) -> Randomness:
+    """Return the default randomness: the attribute of the data set, else by its type.
+
+    Torch's own tensor data sets draw nothing, nor do its `Subset` and `ConcatDataset` of them.
+    """
     own = getattr(dataset, "randomness", None)
     if own in ("sample", "batch", "none"):
         return own  # type: ignore[no-any-return]
-    if type(dataset) is torch.utils.data.TensorDataset:
+    if type(dataset) is TensorDataset:
+        return "none"
+    if type(dataset) is Subset:
+        return randomness_of(dataset.dataset)
+    if type(dataset) is ConcatDataset and all(
+        randomness_of(each) == "none" for each in dataset.datasets
+    ):
         return "none"
     return "batch" if hasattr(dataset, "__getitems__") else "sample"
 

@@ -367,7 +367,7 @@ class Listed(_Epochwise):
             generator = getattr(each, "generator", None)
             if callable(manual_seed := getattr(generator, "manual_seed", None)):
                 manual_seed(value)
-        with restore_generators(keyed=True):
+        with restore_generators():
             seed_all(value)
             return list(self._sampler)
 

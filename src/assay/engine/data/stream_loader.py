@@ -6,10 +6,8 @@ import logging
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from copy import copy
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,15 +17,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from assay.core.errors import AssayError, InputError
 from assay.core.parent_death import end_with, main_pid
 from assay.engine.data.batches import collate as default
-from assay.engine.data.batches import digest_sample, refuse_none, size_of
-from assay.engine.data.fresh_process import CopyError, call_in_copies, describe_difference
-from assay.engine.data.source import OTHERS, TRIED, Window
+from assay.engine.data.batches import refuse_none, size_of
+from assay.engine.data.source import Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.numerics.seed import comparable_state, restore_generators
 
 logger = logging.getLogger("assay")
 
-_POSITION = "exact (position)"
 _LOOKED_AT = 2
 """So many items are looked at for draws without a key, here and in each worker."""
 
@@ -86,60 +82,12 @@ class StreamLoader:
         self._state: dict[str, Any] | None = None
         self._checked = 0
         self._epoch = 0  # that was begun last
-        self._exactness = ""
 
-    def exactness(self, epoch: int = 0) -> str:
-        if not self._exactness:
-            try:
-                self._exactness = self._try_exactness(epoch)
-            except CopyError as error:
-                self._exactness = f"unknown: {error}"
-        return self._exactness
-
-    def _try_exactness(self, epoch: int) -> str:
-        """Load the first batches, after another epoch, and from a position on; compare."""
-        before = epoch + 1 if self.split == "train" else epoch
-        fresh = partial(self._digests, epoch)
-        alone, again = call_in_copies(fresh, partial(self._digests, before, epoch))
-        first, position = alone
-        if first != again[0]:
-            drawn = (
-                f"{OTHERS}, from whatever a stage draws them (each is keyed that says random=True)"
-            )
-            data = {type(self.stream).__name__: self.stream}
-            return f"not exact: {describe_difference(data, fresh, alone, drawn=drawn)}"
-        (rest,) = call_in_copies(partial(self._digests_after, position, epoch))
-        if first[1:] != rest:
-            return "not exact: other batches come after a position than came there before"
+    def exactness(self) -> str:
         replayed = self.stream.replayed_stages()
-        return f"exact (replayed: {', '.join(replayed)} skips items)" if replayed else _POSITION
-
-    def _digests(self, *epochs: int) -> tuple[list[list[int]], dict[str, Any]]:
-        """Load the first batches of epochs; return those of the last, and the position after one.
-
-        Each batch is a digest.
-        """
-        twin = copy(self)
-        twin.accumulate = 1
-        digests: list[list[int]] = []
-        position: dict[str, Any] = {}
-        with restore_generators():
-            for epoch in epochs:
-                digests = []
-                for window in islice(twin.windows(epoch, 0), TRIED):
-                    digests.append([digest_sample(batch) for batch in window.batches])
-                    if len(digests) == 1:
-                        position = twin.state_dict()
-        return digests, position
-
-    def _digests_after(self, position: Mapping[str, Any], epoch: int) -> list[list[int]]:
-        """Return digests of the batches after the first, loaded from its position on."""
-        twin = copy(self)
-        twin.accumulate = 1
-        twin.load_state_dict(position)
-        with restore_generators():
-            windows = islice(twin.windows(epoch, 1), TRIED - 1)
-            return [[digest_sample(batch) for batch in window.batches] for window in windows]
+        if replayed:
+            return f"not tried (replayed: {', '.join(replayed)} skips items)"
+        return "exact (position)"
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -230,7 +230,7 @@ class Workers:
             self._wait(number)
         self._receiving = number, monotonic()
         try:
-            notes, seconds, batch, error = connection.recv()
+            seconds, batch, error = connection.recv()
         except (EOFError, OSError) as ended:
             error = self._silent or self._error_of_ended(number)
             self.close()
@@ -239,7 +239,6 @@ class Workers:
             self._receiving = None
         self.patience.took(seconds)
         self._owed[number].popleft()
-        self.fetch.notes += [note for note in notes if note not in self.fetch.notes]
         if error is not None:
             raise error
         return batch
@@ -410,7 +409,6 @@ def _work(
                     return
             task = connection.recv()
             connection.send_bytes(_answer(fetch, task, broken, number))
-            fetch.notes = []
 
 
 def prepare_worker(fetch: Fetch, *, number: int, workers: int) -> None:
@@ -438,11 +436,9 @@ def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> 
     begun = perf_counter()
     try:
         batch = None if broken else fetch(*task)
-        return ForkingPickler.dumps((fetch.notes, perf_counter() - begun, batch, broken))
+        return ForkingPickler.dumps((perf_counter() - begun, batch, broken))
     except Exception as error:  # of the user's data: the process that asked raises it
-        return ForkingPickler.dumps(
-            (fetch.notes, perf_counter() - begun, None, _sendable(error, number))
-        )
+        return ForkingPickler.dumps((perf_counter() - begun, None, _sendable(error, number)))
 
 
 def _sendable(error: Exception, number: int) -> Exception:

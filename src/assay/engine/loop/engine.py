@@ -306,7 +306,6 @@ class Engine(TrainLoop):
         self.is_in_epoch = self.is_in_step = self.is_loading = False
         self.is_between_steps = True
         state.stop.is_settled = False  # an engine may be run again, after its bound was moved
-        self.randomness.draws = state.draws
         self.bounds.recount(state, self.source)
         self.logged = LoggedMeans(lambda: state.batch)
         self.modules = find_modules(self.process)

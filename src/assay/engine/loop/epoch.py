@@ -75,7 +75,7 @@ def rest_of_epoch(source: Source, state: State) -> Iterator[Window]:
             return source.windows_after(state.epoch, state.epoch_samples)
         return source.windows(state.epoch, state.epoch_step)
     windows = source.windows(state.epoch, state.epoch_step)
-    if state.epoch_step and "(replayed" in source.exactness(state.epoch):
+    if state.epoch_step and "(replayed" in source.exactness():
         return _report_replay(windows, state.epoch_step)
     return windows
 

@@ -13,7 +13,7 @@ from assay.core.stop import Stop
 from assay.engine.loop.bus import Owed
 
 SAVED = (
-    *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples", "draws"),
+    *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples"),
     *("loss", "metrics", "evaluated", "best", "ends_epoch", "length_error"),
 )
 
@@ -46,7 +46,7 @@ class State:
     `step` counts optimizer updates, `micro_step` forward/backward passes, `epoch_step` updates
     within the epoch, `samples` training samples, `epoch_samples` those of the epoch;
     `valid_samples` those that this process evaluated, which checkpoints do not keep: whether
-    somebody looks must not change them. `draws` says that training draws from numpy or `random`.
+    somebody looks must not change them.
     `loss` is the mean loss of the newest step. `max_steps` is what the run is expected to do in
     all, None when nobody can know: epochs end with their data, and `epoch_length` is an estimate.
     `step_bound` is the step that ends the run, if any does, `last_of_samples` the one that reaches
@@ -70,7 +70,6 @@ class State:
     samples: int = 0
     epoch_samples: int = 0
     valid_samples: int = 0
-    draws: bool = False
     max_epochs: int | None = None
     step_bound: int | None = None
     last_of_samples: int | None = None

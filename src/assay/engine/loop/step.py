@@ -23,7 +23,6 @@ from assay.engine.loop.results import StepResults
 from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.deferred import DeferredStep
 from assay.engine.numerics.nan_debug import NonFiniteError
-from assay.engine.numerics.seed import WATCHED_STEPS
 from assay.engine.parallel.pipeline import Pipeline
 
 
@@ -137,8 +136,6 @@ class TrainLoop(RunParts):
             self._note_idle(window, i)
             bus.fire_at(Event.BACKWARD_BEGIN, state.micro_step)
             yield batch
-            if self.randomness.end():
-                self._note_draws()
             state.micro_step += 1
             bus.fire_at(Event.BACKWARD_END, state.micro_step)
 
@@ -180,8 +177,6 @@ class TrainLoop(RunParts):
         for i in range(len(window.batches)):
             bus.fire_at(Event.BACKWARD_BEGIN, first + i)
         state.output = pipeline.train(window.batches, begin)
-        if self.randomness.end():
-            self._note_draws()
         for _ in window.batches:
             state.micro_step += 1
             bus.fire_at(Event.BACKWARD_END, state.micro_step)
@@ -190,17 +185,6 @@ class TrainLoop(RunParts):
         """Note whether micro-batch `i` counts for nothing on this rank."""
         if self.ranks.is_distributed and window.sizes is not None:
             self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
-
-    def _note_draws(self) -> None:
-        """Note that training draws from numpy or `random`: from here on they are keyed as well."""
-        self.state.draws = True
-        if self.state.step >= WATCHED_STEPS:
-            message = (
-                "Training has begun to draw from numpy or random since it was last looked at"
-                f" (every {WATCHED_STEPS} steps): between, a run that goes on may draw other"
-                " numbers."
-            )
-            self.recorder.tell(Warned(message=message, step=self.state.step))
 
     def _tell_untrained(self) -> None:
         """Say which parameters get gradients that no optimizer takes: they never change."""
@@ -254,7 +238,7 @@ class TrainLoop(RunParts):
         if state.error is not None:
             state.error.add_note(f"before that: {error}")
             return
-        can_read = self.can_repeat and self.source.exactness(state.epoch).startswith("exact")
+        can_read = self.can_repeat and not self.source.exactness().startswith("not exact")
         window = next(self._rest_of_epoch(), None) if can_read else None
         raise locate_error(error, "" if window is None else find_origin(self, window))
 

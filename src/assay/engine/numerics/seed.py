@@ -5,10 +5,9 @@ So a checkpoint holds no generator state: resuming at step 137 means keying step
 
 from __future__ import annotations
 
-import ctypes
 import random
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
@@ -16,9 +15,6 @@ from zlib import crc32
 
 import numpy as np
 import torch
-
-# `numpy.random` offers the functions used of it; only its stubs leave them out.
-from numpy.random import mtrand
 
 from assay.core.errors import InputError
 
@@ -88,10 +84,7 @@ def seed_torch(value: int) -> None:
 
 
 def key_all(value: int) -> None:
-    """Key the global generators of torch, numpy and `random`.
-
-    It is called for each sample, hence without loops.
-    """
+    """Key the global generators of torch, numpy and `random`: 7 us, most of it for `random`."""
     torch.default_generator.manual_seed(value)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(value)
@@ -126,27 +119,19 @@ def set_state(state: Mapping[str, Any]) -> None:
             torch.cuda.set_rng_state(its_state, device)
 
 
-WATCHED_STEPS = 64
-"""Number of first steps that are looked at for draws from numpy and `random`; later, each
-multiple."""
 KEYS_AHEAD = 64
 """Number of steps whose keys are made at once."""
 
 
 class StepRandomness:
-    """Random generators of the forward and backward passes of training, keyed by step.
+    """Keys of the forward and backward passes of training: torch, numpy and `random` by step.
 
-    Torch is keyed for every micro-batch. Numpy and `random`, which take several times as long, are
-    keyed once training draws from them: the first `WATCHED_STEPS` steps and every multiple are
-    looked at for draws.
+    Each micro-batch is keyed, whatever it draws: what begins to draw late draws under its key too.
     """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.draws = False
         self._keys: dict[int, int] = {}
-        self._watched: int | None = None
-        self._first = (0.0, 0.0)
 
     def key(self, step: int, micro_batch: int = 0, stage: int = 0) -> int:
         """Return the key of a micro-batch of a step, and of a pipeline stage after the first."""
@@ -160,41 +145,8 @@ class StepRandomness:
         return self._keys[step]
 
     def begin(self, step: int, micro_batch: int = 0, stage: int = 0) -> None:
-        """Key the generators that the micro-batch may draw from."""
-        value = self.key(step, micro_batch, stage)
-        if self.draws:
-            seed_all(value)
-        elif step < WATCHED_STEPS or not step % WATCHED_STEPS:
-            self._watched = value
-            self._first = _first_numbers(value)
-            seed_all(value)
-        else:
-            seed_torch(value)
-
-    def end(self) -> bool:
-        """Return whether this micro-batch was the first seen to draw from numpy or `random`."""
-        value, self._watched = self._watched, None
-        if value is None:
-            return False
-        self.draws = (np.random.random_sample(), random.random()) != self._first
-        if not self.draws:
-            _seed_numpy_and_python(value)  # as if nothing had been drawn to look
-        return self.draws
-
-
-def _first_numbers(value: int) -> tuple[float, float]:
-    """Return the first numbers of numpy and `random` under a key.
-
-    Another number later tells that something drew. To compare the states instead costs ten times as
-    much: numpy copies its state in 80 us.
-    """
-    _seed_numpy_and_python(value)
-    return np.random.random_sample(), random.random()
-
-
-def _seed_numpy_and_python(value: int) -> None:
-    np.random.seed(value & 0xFFFFFFFF)
-    random.seed(value)
+        """Key the global generators for a micro-batch."""
+        key_all(self.key(step, micro_batch, stage))
 
 
 def _freeze_state(state: Any) -> Any:
@@ -205,10 +157,7 @@ def _freeze_state(state: Any) -> Any:
 
 
 def comparable_state() -> Mapping[str, object]:
-    """Return the states of the global generators on the CPU: equal values mean that nothing drew.
-
-    They are named as in `SEEDERS`.
-    """
+    """Return the states of the global generators on the CPU; equal if nothing drew between."""
     return {
         "torch": torch.get_rng_state().numpy().tobytes(),
         "numpy": _freeze_state(np.random.get_state(legacy=False)),
@@ -217,31 +166,13 @@ def comparable_state() -> Mapping[str, object]:
 
 
 @contextmanager
-def restore_generators(*, keyed: bool = False) -> Iterator[None]:
-    """Put the global generators back to where they were, whatever is drawn inside.
-
-    `keyed`: the caller keys the generators inside before anything is drawn (`seed_all`), which
-    makes this several times as fast.
-    """
-    if keyed:
-        with LentGenerators():
-            yield
-        return
-    torch_state = torch.get_rng_state()
-    python_state = random.getstate()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    outer = mtrand.get_bit_generator()
-    numpy_state: Any = np.random.get_state(legacy=False)
+def restore_generators() -> Iterator[None]:
+    """Put the global generators back to where they were, whatever is drawn inside (80 us)."""
+    state = get_state()
     try:
         yield
     finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        if mtrand.get_bit_generator() is not outer:
-            mtrand.set_bit_generator(outer)
-        np.random.set_state(numpy_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
+        set_state(state)
 
 
 def read_generator_state(generator: Any) -> Any:
@@ -256,130 +187,3 @@ def read_generator_state(generator: Any) -> Any:
     if isinstance(generator, np.random.Generator):
         return _freeze_state(generator.bit_generator.state)
     return _freeze_state(generator.get_state(legacy=False))
-
-
-class LentGenerators:
-    """Context that lends the global generators, and puts them back when it is left.
-
-    Whoever draws from one inside keys it before. The public functions of numpy and `random` take 60
-    us to read and set their states. So numpy gets another bit generator inside, and the words of
-    both are read where they lie in memory.
-    """
-
-    def __enter__(self) -> LentGenerators:
-        self._torch = torch.default_generator.get_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-        self._python = _python_state()
-        self._outer = mtrand.get_bit_generator()
-        self._gauss = _waiting_gauss(self._outer)
-        self._inner = _SPARE.pop() if _SPARE else np.random.MT19937(0)
-        mtrand.set_bit_generator(self._inner)
-        self._words = _words_of(self._inner)
-        self._numpy = self._words.raw
-        return self
-
-    def find_drawn(self) -> set[str]:
-        """Return the names, as in `SEEDERS`, of the generators that were drawn from or keyed."""
-        names = set()
-        if _bytes_of(torch.default_generator.get_state()) != _bytes_of(self._torch):
-            names.add("torch")
-        if mtrand.get_bit_generator() is not self._inner or self._words.raw != self._numpy:
-            names.add("numpy")
-        if _python_state() != self._python:
-            names.add("random")
-        return names
-
-    def __exit__(self, *_: object) -> None:
-        torch.default_generator.set_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        if _python_state() != self._python:
-            _set_python_state(self._python)
-        mtrand.set_bit_generator(self._outer)
-        _SPARE.append(self._inner)
-        if self._gauss is not None:  # lost when the bit generator was exchanged
-            state: Any = np.random.get_state(legacy=False)
-            np.random.set_state({**state, "has_gauss": 1, "gauss": self._gauss})
-
-
-_PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
-_put_python, _put_numpy = super(random.Random, _PYTHON).seed, np.random.seed
-
-
-def _seed_python(value: int) -> None:
-    """Key `random` as its `seed` does, which asks for 0.3 us what type the number has."""
-    _put_python(value)
-    _PYTHON.gauss_next = None
-
-
-SEEDERS: Mapping[str, Callable[[int], object]] = {
-    "torch": seed_torch,
-    "numpy": lambda value: _put_numpy(value & 0xFFFFFFFF),
-    "random": _seed_python,
-}
-"""Functions that key one global generator each, by its name; `key_all` keys all."""
-
-
-def seeders_of(names: Iterable[str]) -> list[Callable[[int], object]]:
-    """Return those of `SEEDERS` that key these generators; they hold until CUDA comes in use."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return [SEEDERS[name] for name in names]
-    on_cpu = {**SEEDERS, "torch": torch.default_generator.manual_seed}
-    return [on_cpu[name] for name in names]
-
-
-_SPARE: list[np.random.MT19937] = []
-"""Bit generators for `LentGenerators`, one for each level; a new one takes 200 us."""
-
-_TWISTER = struct.Struct("625I")
-"""A Mersenne twister: 624 words, and the place among them, which `random` has in front."""
-_Words = ctypes.c_char * _TWISTER.size
-
-
-def _bytes_of(state: torch.Tensor) -> bytes:
-    return ctypes.string_at(state.data_ptr(), state.nbytes)
-
-
-def _words_of(generator: np.random.MT19937) -> ctypes.Array[ctypes.c_char]:
-    """Return the words of a generator where they lie in memory, which is that of the generator."""
-    return _Words.from_address(generator.ctypes.state_address)
-
-
-def _waiting_gauss(generator: Any) -> float | None:
-    """Return the second of two Gaussian numbers, if the global generator of numpy keeps one."""
-    if not isinstance(generator, np.random.MT19937):
-        state: Any = np.random.get_state(legacy=False)
-        return state["gauss"] if state["has_gauss"] else None
-    words = _words_of(generator)
-    before = words.raw
-    number = np.random.standard_normal()
-    if words.raw == before:
-        return number
-    words.raw = before
-    return None
-
-
-_WORDS = _Words.from_address(id(_PYTHON) + object.__basicsize__)
-
-
-def _tuple_of(words: bytes) -> tuple[int, ...]:
-    place, *numbers = _TWISTER.unpack(words)
-    return (*numbers, place)
-
-
-# Where Python lays its generator out in another way, its own functions are used, which take longer.
-if (
-    type(_PYTHON).__basicsize__ - object.__basicsize__ >= _TWISTER.size
-    and _tuple_of(_WORDS.raw) == random.getstate()[1]
-):
-
-    def _python_state() -> tuple[Any, ...]:
-        """Return the state of `random`, to be compared and set again."""
-        return _WORDS.raw, _PYTHON.gauss_next
-
-    def _set_python_state(state: tuple[Any, ...]) -> None:
-        random.setstate((_PYTHON.VERSION, _tuple_of(state[0]), state[1]))
-
-else:
-    _python_state = random.getstate
-    _set_python_state = random.setstate

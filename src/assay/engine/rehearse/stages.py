@@ -89,7 +89,7 @@ def data_stages(data: Any) -> Iterator[DataStage]:
         is_pipe = type(source).__module__.startswith(_CHAINED)
         source = getattr(source, "source", None) if is_pipe else None
     for number, stage in enumerate(reversed(chain)):
-        with restore_generators(keyed=True):
+        with restore_generators():
             has_items = hasattr(stage, "__getitem__") and hasattr(stage, "__len__")
             sample = stage[0] if has_items else next(iter(stage), None)
         name = f"pipe {number}" if number else "source"
