@@ -255,6 +255,30 @@ def test_a_split_counts_when_training_is_built_from_it() -> None:
     assert with_all(1, "@data.nothing") == with_all(2, "@data.nothing")
 
 
+PLATEAU = {"type": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
+FOLLOWERS = [
+    {"schedule": PLATEAU},
+    {"schedule": {"type": "assay.engine.TorchSchedule", "scheduler": PLATEAU}},
+    {"plugins": {"stop": {"type": "assay.engine.EarlyStop", "metric": "valid/loss"}}},
+    {"plugins": {"mine": {"type": "own.Stop", "metric": "valid/loss"}}},
+]
+
+
+@pytest.mark.parametrize("follower", FOLLOWERS)
+def test_what_measures_a_metric_counts_where_something_follows_it(follower: dict[str, Any]) -> None:
+    def hash_of(size: int, every: str = "1 epoch", workers: int = 0, **more: Any) -> str:
+        valid = {"source": {"type": "d.D", "size": size}, "workers": workers}
+        data = {**BASE["data"], "valid": valid}  # type: ignore[dict-item]
+        return config_hash(tree({**BASE, "data": data, "evaluate": {"every": every}, **more}))
+
+    assert hash_of(10) == hash_of(20) == hash_of(10, "2 epochs")
+    assert (
+        len({hash_of(10, **follower), hash_of(20, **follower), hash_of(10, "9 steps", **follower)})
+        == 3
+    )
+    assert hash_of(10, **follower) == hash_of(10, workers=2, **follower)
+
+
 def test_repeats_with_other_seeds_share_the_second_hash() -> None:
     other = tree({**BASE, "seed": 7})
 

@@ -35,3 +35,11 @@ def test_a_run_logs_every_default_and_everything_injected_once_with_its_place(
     checked = assay("check", str(run / "config.toml"), "--user-dir", str(toy))
     assert checked.returncode == 0, checked.stdout
     assert checked.stdout.split()[-1] == run_file.read(run).newest.config_hash[:16]
+
+
+def test_a_run_that_writes_a_default_is_a_repeat_of_one_that_took_it(assay, toy: Path) -> None:
+    for more in ([], ["optimizer.eps=1e-8", "evaluate.every=1 epoch", "seed=0"]):
+        assert assay("run", "toy.toml", "train.epochs=1", *more).returncode == 0
+
+    (took, wrote) = (run_file.read(folder).newest for folder in sorted((toy / "runs").iterdir()))
+    assert took.seedless_hash == wrote.seedless_hash

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.store.cells import to_cell
-from assay.store.read_record import config_items
+from assay.store.config_items import config_items
 
 scalars = st.one_of(
     st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=5)

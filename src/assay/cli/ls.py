@@ -241,8 +241,8 @@ def _print(table: RunTable) -> None:
             paint(status, STATUS_STYLES.get(status, ""), on=True) + line[len(status) :]
             for status, line in zip(statuses, lines, strict=True)
         ]
-    unsaved = table.find_unsaved()
-    out += [*lines, *(f"{run_id}: {visible(reason)}" for run_id, reason in unsaved.items())]
+    notes = [*table.find_unsaved().items(), *table.find_changed().items()]
+    out += [*lines, *(f"{run_id}: {visible(note)}" for run_id, note in notes)]
     echo("\n".join(out))
 
 

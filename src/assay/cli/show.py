@@ -44,6 +44,8 @@ _VERDICT_STYLES = {"as written": "green bold", "damaged": "red bold", "unverifie
 _CONFIG_LINES = 40
 _METRICS = 30
 _CHECKPOINTS = 10
+_ARTIFACTS = 10
+_WARNINGS = 5
 
 
 @click.command(name="show", help="Show one run on a page.")
@@ -180,6 +182,8 @@ def _facts(view: RunView) -> Iterator[str]:
     yield _fact("started", f"{moment(run.created_ns)}, {age(run.created_ns, now_ns)}")
     attempts = f", in {len(run.attempts)} attempts" if len(run.attempts) > 1 else ""
     yield _fact("ran", f"{duration(view.duration_s)}{attempts}")
+    for key, changed in view.changed_settings.items():
+        yield _fact("changed", visible(f"{key} {changed}"))
     if view.status == "finished" and view.reason:
         yield _fact("ended", visible(view.reason))
     if run.parent:
@@ -256,8 +260,7 @@ def _metrics(view: RunView, color: bool) -> Iterator[str]:
         low = _at(each.min, each.at_min)
         high = _at(each.max, each.at_max)
         yield f"  {elide(visible(name), width):<{width}}  {number(each.last):>10}  {low}  {high}"
-    if len(shown) > len(names):
-        yield f"  ... and {len(shown) - len(names)} more: --json has all"
+    yield from _left_out(len(shown) - len(names), "more")
     if shown != list(summaries):
         yield from _fold(summaries)
 
@@ -294,8 +297,7 @@ def _checkpoints(view: RunView, color: bool) -> Iterator[str]:
     yield from ("", paint("Checkpoints", "bold", on=color))
     now_ns = time.time_ns()
     best = view.best_checkpoint
-    if len(complete) > _CHECKPOINTS:
-        yield f"  ... and {len(complete) - _CHECKPOINTS} older"
+    yield from _left_out(len(complete) - _CHECKPOINTS, "older")
     for each in complete[-_CHECKPOINTS:]:
         manifest = each.manifest
         assert manifest is not None
@@ -314,6 +316,7 @@ def _said_lines(view: RunView, color: bool) -> Iterator[str]:
         yield from ("", f"{paint('Labels', 'bold', on=color)}  {visible(', '.join(view.labels))}")
     if view.verdicts:
         yield from ("", paint("Verdicts", "bold", on=color))
+        yield from _left_out(len(view.verdicts) - _CHECKPOINTS, "older")
         for verdict in view.verdicts[-_CHECKPOINTS:]:
             yield from wrap(f"{moment(verdict.at_ns)}  {visible(verdict.said)}")
     if view.notes:
@@ -321,15 +324,35 @@ def _said_lines(view: RunView, color: bool) -> Iterator[str]:
         for note in view.notes:
             yield f"  {moment(note.at_ns)}  {visible(note.who)}".rstrip()
             yield from wrap(str(note.new), indent="    ")
-    warnings = [event.fact.message for event in view.events if isinstance(event.fact, Warned)]
+    warnings = _warnings(view)
     if warnings:
         yield from ("", paint("Warnings", "bold", on=color))
-        for message in warnings[-5:]:
+        yield from _left_out(len(warnings) - _WARNINGS, "older")
+        for message in warnings[-_WARNINGS:]:
             yield from wrap(message)
     if view.artifacts:
         yield from ("", paint("Artifacts", "bold", on=color))
-        for artifact in view.artifacts[:_CHECKPOINTS]:
-            yield f"  {size(artifact.size_bytes):>7}  {visible(artifact.name)}"
+        for artifact in view.artifacts[:_ARTIFACTS]:
+            step = "" if artifact.step is None else f"  step {artifact.step}"
+            yield f"  {size(artifact.size_bytes):>7}  {visible(artifact.name)}{step}"
+        rest = view.artifacts[_ARTIFACTS:]
+        steps = sorted({artifact.step for artifact in rest if artifact.step is not None})
+        span = f", of {_describe_steps(steps)}" if steps else ""
+        yield from _left_out(len(rest), f"more{span}")
+
+
+def _warnings(view: RunView) -> list[str]:
+    return [event.fact.message for event in view.events if isinstance(event.fact, Warned)]
+
+
+def _left_out(number: int, which: str) -> Iterator[str]:
+    """Yield a line on what is not shown, if there is anything."""
+    if number > 0:
+        yield f"  ... and {number} {which}: --json has all"
+
+
+def _describe_steps(steps: Sequence[int]) -> str:
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
 def _config(view: RunView, color: bool) -> Iterator[str]:
@@ -426,7 +449,9 @@ def _data(view: RunView) -> dict[str, Any]:
         "labels": view.labels,
         "verdicts": to_plain(view.verdicts),
         "notes": [{"at_ns": note.at_ns, "who": note.who, "text": note.new} for note in view.notes],
+        "warnings": _warnings(view),
         "values": view.values,
+        "changed_settings": {key: str(each) for key, each in view.changed_settings.items()},
         "duration_s": view.duration_s,
         "summaries": to_plain(dict(view.summaries)),
         "checkpoints": checkpoints,

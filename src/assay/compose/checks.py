@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.loaders import lengths_of
 from assay.compose.prepared_run import GIVEN
 from assay.config import check_shape
+from assay.config.check import standard_defaults, with_defaults
 from assay.config.defaults import HOMES
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
@@ -202,8 +203,13 @@ def check_and_settle(
         _refuse(problems_of_shape(config))
         findings = check_calls(config)
         _refuse(findings.problems)
+    named = findings.canonical(config.root)
+    taken = [*standard_defaults(named), *findings.defaults]
     config = replace(
-        config, root=findings.settle(config.root), named=findings.canonical(config.root)
+        config,
+        root=findings.settle(config.root),
+        named=named,
+        filled=with_defaults(named, taken),
     )
     _require(config, "model", "process", *sections)
     return config, findings

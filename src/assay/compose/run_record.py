@@ -91,14 +91,14 @@ def attempt_spec(
     engine: Engine | None,
 ) -> AttemptSpec:
     """Return what the record of an attempt begins with, but for its config, seeds and devices."""
-    config_without_defaults = config.named or config.root
+    named = config.named or config.root
     launched = {**launch.to_record(), **launch_metadata(config, secrets)}
     if engine is not None:
         launched["fused"] = is_fused(engine)
     return AttemptSpec(
         config_files=config.files,
-        config_hash=config_hash(config_without_defaults),
-        seedless_hash=seedless_hash(config_without_defaults),
+        config_hash=config_hash(named),
+        seedless_hash=seedless_hash(config.filled or named),
         launch=launched,
         command=launch.command or None,
         code_dirs=code_outside(config.user_dirs, project),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -28,8 +29,11 @@ from assay.config.tree import (
     Node,
     Table,
     dotted,
+    from_plain,
     get_at,
+    parse_dotted,
     problem_at,
+    set_at,
     walk,
 )
 from assay.config.user_modules import UserModules
@@ -37,6 +41,7 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem, at_most
 from assay.core.errors import did_you_mean, few_suggestions, nearest
 from assay.core.keys import Key
+from assay.formats.defaults_file import parse_value
 
 
 def check_shape(
@@ -132,6 +137,16 @@ def standard_defaults(root: Table) -> list[Default]:
         origin = root.key_origin(key.name) if is_given else nowhere
         look(key, root.items.get(key.name), (key.name,), origin)
     return found
+
+
+def with_defaults(root: Table, defaults: Iterable[Default]) -> Table:
+    """Return `root` with the defaults that are taken, as if they had been written."""
+    for each in defaults:
+        path = parse_dotted(each.key)
+        with contextlib.suppress(KeyError):  # inside of what is no table
+            if get_at(root, path) is None:
+                root = set_at(root, path, from_plain(parse_value(each.value), each.origin))
+    return root
 
 
 def _in_order(config: Config, problems: list[Problem]) -> list[Problem]:

@@ -177,6 +177,7 @@ def _make(config: Config, variant: Variant | None, point: Point) -> Config:
         problems=(*config.read_problems, *made.problems),
         notes=(*config.file_notes, *made.notes),
         named=None,
+        filled=None,
         variant=variant.name if variant is not None else "",
         assigned=assignments(point),
     )

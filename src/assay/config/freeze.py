@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import date, time
 from typing import Any
 
+from assay.config.followers import has_follower
 from assay.config.references import objects_used
 from assay.config.secret_keys import without_secrets
 from assay.config.sources.toml import read_toml
@@ -56,9 +57,10 @@ def canonical(root: Table, *, seed: bool = True) -> str:
     """Return what determines the weights, in one line that is equal for equivalent configs.
 
     1 and 1.0 are alike, `module:Name` is `module.Name`, the order of keys does not count; `tag`,
-    `desc`, evaluation, saving, display, threads and every split but train are left out, and so is a
-    section that only these refer to. All secrets are alike: nobody can try passwords against the
-    hash, and a new one makes no other experiment.
+    `desc`, saving, display and threads are left out, and so is a section that only these refer to.
+    Evaluation and every split but train are, too, unless something follows a metric: then what
+    measures it counts. All secrets are alike: nobody can try passwords against the hash, and a new
+    one makes no other experiment.
 
     Without the seed it is what determines the numbers that are shown: evaluation and all of the
     data count, too.
@@ -176,6 +178,10 @@ def _what_counts(root: Table, *, seed: bool) -> dict[str, Node]:
                 node.origin,
             )
         counted[name] = _without_weightless(key, node)
+    if seed and has_follower(root, counted.values()):
+        for name in _OF_NUMBERS:
+            if name in root.items:
+                counted[name] = _without_weightless(standard[name], root.items[name])
     todo = list(counted.values())
     while todo:
         for _, target, _ in objects_used(todo.pop()):

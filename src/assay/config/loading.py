@@ -69,6 +69,7 @@ class Config:
     file_notes: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
     named: Table | None = None
+    filled: Table | None = None
     unaliased: Table | None = None
     older: OlderConfig | None = None
     variant: str = ""

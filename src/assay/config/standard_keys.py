@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import date, time
 
+from assay.config.followers import plateaus, target_at
 from assay.config.older_systems.names import older_name
 from assay.config.overrides import keys_named
 from assay.config.references import holds_secret
@@ -260,11 +261,11 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
         what = "nothing can be the best"
         yield from _never_measured(root, ("checkpoint", "best", "metric"), measured, names, what)
     for path in _plugins(root):
-        if _target_at(root, path) in _EARLY_STOP:
+        if target_at(root, path) in _EARLY_STOP:
             yield from _never_measured(
                 root, (*path, "metric"), measured, names, "it never stops the run"
             )
-    for path in _plateaus(root):
+    for path in plateaus(root):
         what = "the learning rate never changes"
         yield from _never_measured(root, path, measured, names, what, unless_given="valid/loss")
 
@@ -312,22 +313,8 @@ def _never_measured(
 
 
 _SUPERVISED = ("assay.engine.Supervised", "assay.engine.loop.process.Supervised")
-_PLATEAU = ("torch.optim.lr_scheduler.ReduceLROnPlateau",)
-_TORCH_SCHEDULE = ("assay.engine.TorchSchedule", "assay.engine.optim.schedules.TorchSchedule")
 _PIPELINES = ("assay.engine.Pipelines", "assay.engine.callbacks.pipelines.Pipelines")
 _EARLY_STOP = ("assay.engine.EarlyStop", "assay.engine.callbacks.early_stop.EarlyStop")
-
-
-def _plateaus(root: Table) -> Iterator[KeyPath]:
-    """Yield the places of the metrics that schedules follow."""
-    schedule = root.items.get("schedule")
-    names = schedule.items if isinstance(schedule, Table) and schedule.target is None else {}
-    paths: list[KeyPath] = [("schedule", name) for name in names] or [("schedule",)]
-    for path in paths:
-        follows = _target_at(root, path) in _TORCH_SCHEDULE
-        of_torch = (*path, "scheduler") if follows else path
-        if _target_at(root, of_torch) in _PLATEAU:
-            yield (*path, "metric")
 
 
 def _measured_names(root: Table) -> list[str] | None:
@@ -335,9 +322,9 @@ def _measured_names(root: Table) -> list[str] | None:
     metrics = get_at(root, ("process", "metrics"))
     is_open = "task" in root.items or get_at(root, ("evaluate", "pipes")) is not None
     is_open = is_open or any(
-        not _target_at(root, path).startswith("assay.") for path in _plugins(root)
+        not target_at(root, path).startswith("assay.") for path in _plugins(root)
     )
-    if is_open or _target_at(root, ("process",)) not in _SUPERVISED:
+    if is_open or target_at(root, ("process",)) not in _SUPERVISED:
         return None
     if metrics is None:
         return ["loss"]
@@ -349,7 +336,7 @@ def _measured_names(root: Table) -> list[str] | None:
 def _may_evaluate(root: Table) -> bool:
     """Return whether a plugin may evaluate any split: a pipeline, or one of the user."""
     for path in _plugins(root):
-        target = _target_at(root, path)
+        target = target_at(root, path)
         is_own = target.startswith("assay.") or older_name(target) is not None
         if target in _PIPELINES or (target and not is_own):
             return True
@@ -367,11 +354,6 @@ def _plugins(root: Table) -> list[KeyPath]:
         else ()
     )
     return [("plugins", name) for name in names]
-
-
-def _target_at(root: Table, path: KeyPath) -> str:
-    node = get_at(root, path)
-    return (node.target or "") if isinstance(node, Table) else ""
 
 
 def _scalar_at(table: Node | None, name: str) -> object:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from assay.formats.json_codec import read_json, write_json
 
@@ -42,6 +44,21 @@ def read(folder: Path) -> tuple[Taken, ...]:
         return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
     except FileNotFoundError:
         return ()
+
+
+def parse_value(text: str) -> Any:
+    """Return the value that reads as `text`; an object without a form of its own as the text.
+
+    >>> parse_value("none"), parse_value("1e-08"), parse_value('"fp32"'), parse_value("True")
+    (None, 1e-08, 'fp32', True)
+    """
+    known = {"none": None, "true": True, "false": False}
+    if text.lower() in known:
+        return known[text.lower()]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def write(folder: Path, taken: tuple[Taken, ...]) -> None:

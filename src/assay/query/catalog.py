@@ -172,6 +172,12 @@ class Selection:
         }
         return [items[index][folder] for index, folder in self.places]
 
+    def configs(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the config of each run with the defaults that it took, and these alone."""
+        defaults = self.items("default")
+        written = self.items("config")
+        return [{**taken, **own} for own, taken in zip(written, defaults, strict=True)], defaults
+
     def ids(self) -> list[str]:
         """Return the ids of the runs in order."""
         return [str(each) for each in self.values([COLUMNS["id"]])[0] if each is not None]
@@ -271,7 +277,11 @@ class Catalog:
             known.names = KnownNames(
                 metrics=_unite(index.metric_names() for index in self._indexes),
                 results=_unite(index.item_names("result") for index in self._indexes),
-                config=_unite(index.item_names("config") for index in self._indexes),
+                config=_unite(
+                    index.item_names(kind)
+                    for index in self._indexes
+                    for kind in ("config", "default")
+                ),
                 labels=_unite(index.item_names("label") for index in self._indexes),
             )
         return known.names
@@ -292,7 +302,7 @@ class Catalog:
         """Return the config keys in which the newest runs differ, those with most values first."""
         known = self._known
         if known.varying is None:
-            counts = count_values(self.part(Asked(limit=_NEWEST)).items("config"))
+            counts = count_values(*self.part(Asked(limit=_NEWEST)).configs())
             known.varying = sorted(counts, key=lambda key: (-counts[key], key))
         return known.varying
 

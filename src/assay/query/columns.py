@@ -13,6 +13,7 @@ from assay.core.formatting import age, duration, number
 from assay.core.terminal import cell_count, elide
 from assay.formats.json_codec import dumps
 from assay.query.expression import KnownNames, field_named
+from assay.store.cells import ChangedSetting
 from assay.store.conditions import RUN_FIELDS, Field
 
 MISSING = object()
@@ -56,6 +57,10 @@ class Column:
     def key(self) -> str:
         """The name that programs get: with the unit, where there is one."""
         return {"duration": "duration_s", "age": "created"}.get(self.name, self.name)
+
+    def spell(self, value: Any) -> Any:
+        """Return a value for the page: of a setting a number or text."""
+        return spell_setting(value) if self.is_setting else value
 
     def is_empty(self, value: Any) -> bool:
         """Return whether a table has nothing to show; none and "" are values of a setting."""
@@ -162,8 +167,16 @@ def show_value(value: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as JSON has it: a date as ISO text."""
+    """Return a value as JSON has it: a date as ISO text, a changed setting in words."""
+    if isinstance(value, ChangedSetting):
+        return str(value)
     return value.isoformat() if isinstance(value, date | time) else value
+
+
+def spell_setting(value: Any) -> str | int | float | None:
+    """Return a value as a number, or as the text that people read."""
+    is_plain = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return value if is_plain else show_value(value)
 
 
 _READS_AS_ANOTHER = re.compile(
@@ -180,8 +193,8 @@ def _show(value: Any) -> str:
             return value if value.isprintable() else " ".join(value.split())
         case int() if not isinstance(value, bool):
             return str(value)
-        case date() | time():
-            return value.isoformat()
+        case date() | time() | ChangedSetting():
+            return str(plain_value(value))
         case _:
             return dumps(value)
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,14 @@ from assay.core.formatting import name_some
 from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
 from assay.query.config_rows import flat_config
-from assay.query.diff import code_store, comparable_environments, flat
+from assay.query.diff import (
+    code_store,
+    comparable_environments,
+    describe_setting,
+    flat,
+    is_one_setting,
+    unwritten_settings,
+)
 from assay.query.groups import Spread, compute_spread
 from assay.query.run import RunView
 from assay.query.significance import TTest, welch
@@ -91,6 +99,11 @@ class RunComparison:
 def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     """Compare runs with the first of them."""
     configs = [_config(run) for run in runs]
+    keys = dict.fromkeys([*chain.from_iterable(configs), *unwritten_settings(runs)])
+    configs = [
+        {key: describe_setting(run, key, config.get(key)) for key in keys}
+        for run, config in zip(runs, configs, strict=True)
+    ]
     environments = [dict(flat(each)) for each in comparable_environments(runs)]
     config, equal_config = _differing(configs)
     environment, equal_environment = _differing(environments)
@@ -147,7 +160,7 @@ def _config(run: RunView) -> dict[str, Any]:
 def _differing(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[DifferingKey, ...], int]:
     keys = list(dict.fromkeys(key for each in values for key in each))
     rows = [DifferingKey(key, tuple(each.get(key) for each in values)) for key in keys]
-    found = tuple(row for row in rows if any(value != row.values[0] for value in row.values))
+    found = tuple(row for row in rows if not is_one_setting(row.values))
     return found, len(rows) - len(found)
 
 

@@ -6,13 +6,14 @@ import contextlib
 import difflib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from assay.config.diff import changed_keys
-from assay.config.tree import Leaf, List, Node, Table
+from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, parse_dotted
+from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
 from assay.core.facts import COSTS
 from assay.core.ids import slug
@@ -22,12 +23,15 @@ from assay.formats.run_file import Summary
 from assay.query.run import RunView
 from assay.store import authorship
 from assay.store.blobs import FileBlobs
+from assay.store.cells import is_equal
 from assay.store.code_trees import CodeFile, code_blobs, read_tree
 from assay.store.layout import Project, find_project, run_folders
 
 Part = Literal["config", "metrics", "environment", "code"]
 PARTS: tuple[Part, ...] = ("config", "metrics", "environment", "code")
-"""Metrics that differ between equal runs; compared only when metrics are asked for by name."""
+
+
+_DEFAULT = " (default)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +166,50 @@ def code_store(run: RunView) -> Blobs:
 
 
 def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
-    changes = changed_keys(left.config, right.config)
-    in_config = [
-        ChangedKey(change.key, write_value(change.before), write_value(change.after))
-        for change in changes
-    ]
-    return (*in_config, *_changed_texts(left.outside, right.outside))
+    written: dict[str, tuple[str | None, ...]] = {
+        change.key: (write_value(change.before), write_value(change.after))
+        for change in changed_keys(left.config, right.config)
+    }
+    for key in unwritten_settings((left, right)):
+        path = parse_dotted(key)
+        nodes = (get_at(run.config, path) for run in (left, right))
+        written.setdefault(key, tuple(map(write_value, nodes)))
+    found = []
+    for key, texts in written.items():
+        sides = map(describe_setting, (left, right), (key, key), texts)
+        found.append(ChangedKey(key, *sides))
+    return (
+        *(each for each in found if not is_one_setting((each.left, each.right))),
+        *_changed_texts(left.outside, right.outside),
+    )
+
+
+def unwritten_settings(runs: Sequence[RunView]) -> list[str]:
+    """Return keys in which runs differ though none wrote another value: by default, or resumed."""
+    changed = [key for run in runs for key in run.changed_settings]
+    shared = set.intersection(*(set(run.defaults) for run in runs))
+    first = runs[0].defaults
+    differing = (
+        key
+        for key in first
+        if key in shared and any(not is_equal(run.defaults[key], first[key]) for run in runs)
+    )
+    return list(dict.fromkeys([*changed, *differing]))
+
+
+def describe_setting(run: RunView, key: str, text: str | None) -> str | None:
+    """Return what a run had for a key of which its config says `text`, None for nothing."""
+    if key in run.changed_settings:
+        return str(run.changed_settings[key])
+    if text is None and key in run.defaults:
+        node = from_plain(run.defaults[key], Origin(source="<default>"))
+        return f"{write_value(node)}{_DEFAULT}"
+    return text
+
+
+def is_one_setting(texts: Iterable[str | None]) -> bool:
+    """Return whether all are the same; a default is what a run that wrote it has."""
+    return len({text.removesuffix(_DEFAULT) if text else text for text in texts}) < 2
 
 
 def _metrics(left: RunView, right: RunView, *, costs: bool) -> tuple[MetricChanged, ...]:

@@ -101,11 +101,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def count_values(configs: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many values each key has that differs between configs, without tag and desc."""
+def count_values(
+    configs: Sequence[Mapping[str, Any]], defaults: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, int]:
+    """Return how many values each key has that differs between configs, without tag and desc.
+
+    `configs` have the `defaults` that each took. A key that some run lacks differs where another
+    one wrote it: a default comes and goes with what it belongs to.
+    """
+    taken = defaults or [{}] * len(configs)
     found = {}
     for key in dict.fromkeys(key for config in configs for key in config):
-        count = len({(key in config, to_cell(config.get(key))) for config in configs})
+        having = [config for config in configs if key in config]
+        count = len({to_cell(config[key]) for config in having})
+        pairs = zip(configs, taken, strict=True)
+        is_written = any(key in config and key not in own for config, own in pairs)
+        count += len(having) < len(configs) and is_written
         if count > 1 and key not in ("tag", "desc"):
             found[key] = count
     return found
@@ -199,7 +210,7 @@ class Grouping:
         "" for a run without a config.
         """
         left_out = {"seed", *_match_keys(ignored, self._selection.catalog.names().config)}
-        configs = zip(self._selection.items("config"), self._selection.items("copy"), strict=True)
+        configs = zip(self._selection.configs()[0], self._selection.items("copy"), strict=True)
         return [
             dumps(
                 {

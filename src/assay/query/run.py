@@ -42,8 +42,11 @@ from assay.query.drawing import CurveDrawing, html_line, middles
 from assay.query.status import RunState, seconds_of, state_of, stop_run
 from assay.store.artifacts import Artifact, artifacts
 from assay.store.best_damage import best_damage
+from assay.store.cells import ChangedSetting
+from assay.store.changed_settings import changed_settings
+from assay.store.config_items import config_items
 from assay.store.layout import RunFolder, run_in
-from assay.store.read_record import read_description
+from assay.store.read_record import read_defaults, read_description
 
 if TYPE_CHECKING:
     from assay.store.series import Series
@@ -173,6 +176,22 @@ class RunView:
             if self.config_text
             else Table({}, Origin(source=source))
         )
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """Values by dotted key that the run took where its config has none, its seed among them."""
+        return read_defaults(self.folder, self._file) if self._file is not None else {}
+
+    @cached_property
+    def changed_settings(self) -> Mapping[str, ChangedSetting]:
+        """Settings by dotted key that a resume changed, with the step from which each held."""
+        if self._file is None or len(self._file.attempts) < 2:
+            return {}
+        try:
+            config = {item.name: item.value for item in config_items(self.config_text)}
+        except (ValueError, RecursionError):  # `damages` tells
+            return {}
+        return changed_settings(self.folder, self._file, config)
 
     @property
     def kept_outside(self) -> Mapping[str, Any]:

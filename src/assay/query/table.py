@@ -210,6 +210,15 @@ class RunTable:
             if status == "finished" and reason and reason.startswith(UNSAVED)
         }
 
+    def find_changed(self) -> dict[str, str]:
+        """Return which settings a resume changed and how, by id, of the runs with any."""
+        found = zip(self.selection.ids(), self.selection.items("changed"), strict=True)
+        return {
+            run_id: "; ".join(f"{key} {text}" for key, text in changed.items())
+            for run_id, changed in found
+            if changed
+        }
+
     @property
     def _sides(self) -> list[bool]:
         """For each column, whether its cells stand on the right."""
@@ -450,7 +459,7 @@ def default_columns(selection: Selection) -> list[str]:
 
 def differing_keys(selection: Selection) -> list[str]:
     """Return the config keys that differ between the runs, sorted, without tag and desc."""
-    return sorted(count_values(selection.items("config")))
+    return sorted(count_values(*selection.configs()))
 
 
 def runs(

@@ -121,7 +121,8 @@ class _ChosenRuns:
         self._selection = catalog.select_ids(list(self.views))
         ids, statuses = self._selection.values([COLUMNS["id"], COLUMNS["status"]])
         self._statuses: dict[str, str] = dict(zip(ids, statuses, strict=True))
-        self._configs = dict(zip(ids, self._selection.items("config"), strict=True))
+        configs = zip(*self._selection.configs(), strict=True)
+        self._configs = dict(zip(ids, configs, strict=True))
         for run in self.views.keys() - self._statuses.keys():
             where = str(self.views[run].path)
             raise InputError(f"The run {run} is of another project.", where=where)
@@ -144,7 +145,9 @@ class _ChosenRuns:
 
     def varying(self, runs: Iterable[str]) -> list[str]:
         """Return the config keys in which runs differ, without the seed."""
-        return sorted(count_values([self._configs[run] for run in runs]).keys() - {"seed"})
+        configs = [self._configs[run] for run in runs]
+        taken = [defaults for _, defaults in configs]
+        return sorted(count_values([own for own, _ in configs], taken).keys() - {"seed"})
 
     def group(self, keys: Sequence[Column] = (), by: Sequence[str] = ()) -> list[_Group]:
         """Return the groups in the order of their first runs, with the cells of keys."""
@@ -157,7 +160,7 @@ class _ChosenRuns:
         if BY_CONFIG in asked.group:
             names = self.varying(newest)
             names = names if len(names) <= _MOST_LABEL_KEYS else []  # a tag tells more than those
-            rows = [self._configs[run] for run in newest]
+            rows = [self._configs[run][0] for run in newest]
         labels = [
             _label(names, row) or self.views[run].tag or run
             for row, run in zip(rows, newest, strict=True)

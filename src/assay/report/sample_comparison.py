@@ -181,7 +181,7 @@ def _read_sample(
         elif run_id not in runs:
             value = cells[place]
             left_out[run_id] = f"no {column.name}" if value is None else f"{column.name} {value}"
-    configs = dict(zip(ids, selection.items("config"), strict=True))
+    configs = dict(zip(ids, selection.configs()[0], strict=True))
     keys = {key for config in configs.values() for key in config}
     folds = tuple(sorted(key for key in keys if key.rpartition(".")[2] == _FOLD))
     values = list(runs.values())
@@ -332,7 +332,7 @@ def _find_doubts(
     section = f"data.{metric.partition('/')[0]}." if "/" in metric else "/"  # of no key
     first: dict[str, set[str]] | None = None
     for sample, selection in zip(groups, selections, strict=True):
-        found = zip(selection.rows(), selection.items("config"), strict=True)
+        found = zip(selection.rows(), selection.configs()[0], strict=True)
         configs = {row.path: config for row, config in found if row and row.id in sample.runs}
         views = [RunView(path) for path in configs]
         data: dict[str, set[str]] = {}

@@ -10,15 +10,38 @@ import json
 import math
 import operator as operators
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from operator import itemgetter
 from typing import Any, TypeVar
 
 Cell = str | int | float | bytes | None
-"""A value in SQLite. What SQLite has no type for is JSON in a blob, a date `@` and its ISO text."""
+"""A value in SQLite. What SQLite has no type for is JSON in a blob, a date `@` and its ISO text.
+
+A changed setting is `~` and its parts.
+"""
 
 NAN = b"NaN"
 """A nan in the index: SQLite keeps the number as NULL, which says that nothing is there."""
+
+_CHANGED = b"~"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSetting:
+    """Setting that a resume changed: each value with the step from which it held.
+
+    >>> str(ChangedSetting(((0, 0.01), (880, 0.001))))
+    '0.01, then 0.001 from step 880'
+    """
+
+    parts: tuple[tuple[int, Any], ...]
+
+    def __str__(self) -> str:
+        (_, first), *later = self.parts
+        texts = [f"{_spell(value)} from step {step:,}" for step, value in later]
+        return ", then ".join([_spell(first), *texts])
+
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operators.eq,
@@ -47,6 +70,8 @@ def to_cell(value: Any) -> Cell:
             return int(value)
         case date() | time():
             return b"@" + value.isoformat().encode()
+        case ChangedSetting(parts):
+            return _CHANGED + json.dumps(parts, default=str).encode()
         case bool() | int() | list() | tuple() | dict():
             text = json.dumps(value, ensure_ascii=False, default=str)
             return text.encode("utf-8", "replace")
@@ -60,6 +85,8 @@ def from_cell(cell: Cell) -> Any:
         return cell
     if cell == NAN:
         return math.nan
+    if cell[:1] == _CHANGED:
+        return ChangedSetting(tuple((step, value) for step, value in json.loads(cell[1:])))
     if cell[:1] != b"@":
         return json.loads(cell)
     text = cell[1:].decode()
@@ -70,8 +97,9 @@ def from_cell(cell: Cell) -> Any:
 
 def fold_cell(cell: Cell) -> str | None:
     """Return a cell as text without case, in which parts are looked for."""
-    text = cell.removeprefix(b"@").decode() if isinstance(cell, bytes) else cell
-    return None if text is None else str(text).casefold()
+    if isinstance(cell, bytes) and cell[:1] != _CHANGED:
+        cell = cell.removeprefix(b"@").decode()
+    return None if cell is None else str(from_cell(cell)).casefold()
 
 
 def is_equal(left: Any, right: Any) -> bool:
@@ -79,16 +107,29 @@ def is_equal(left: Any, right: Any) -> bool:
     return to_cell(left) == to_cell(right)
 
 
+def _spell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
 def compare_cells(left: Cell, operator: str, right: Cell) -> bool:
     """Compare two cells as their values compare; SQLite does so with numbers and texts alone.
 
-    Values of two types are never equal, and neither is less.
+    Values of two types are never equal, and neither is less. A changed setting is found by each of
+    its values.
     """
+    if isinstance(left, bytes) and left[:1] == _CHANGED:
+        values = [to_cell(value) for _, value in from_cell(left).parts]
+        return any(compare_cells(value, operator, right) for value in values)
     (kind, a), (other_kind, b) = map(_rank, (from_cell(left), from_cell(right)))
     if kind != other_kind or kind == _NAN:
         equal = kind == other_kind
         return equal if operator == "=" else not equal and operator == "!="
     return _OPERATORS[operator](a, b)
+
+
+def is_among(cell: Cell, listed: Cell) -> bool:
+    """Return whether a cell equals an item of a list."""
+    return any(compare_cells(cell, "=", to_cell(value)) for value in from_cell(listed))
 
 
 def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) -> list[_Item]:

@@ -147,8 +147,13 @@ class Sql:
             case FieldComparison(field, operator, value):
                 return self._having(field, lambda column: self._compare(column, operator, value))
             case OneOf(field, values):
+                listed = self._bind(values)
                 return self._having(
-                    field, lambda column: f"{column} IN ({', '.join(map(self._bind, values))})"
+                    field,
+                    lambda column: (
+                        f"({column} IN ({', '.join(map(self._bind, values))})"
+                        f" OR typeof({column}) = 'blob' AND is_among({column}, {listed}))"
+                    ),
                 )
             case Mentions(words):
                 tests = (
@@ -176,10 +181,7 @@ class Sql:
                     f"{test('name')})"
                 )
             case kind:
-                at = (
-                    f"kind = {self._bind(kind)} AND name = {self._bind(field.name)} AND "
-                    f"{test('value')}"
-                )
+                at = f"{kinds_of(kind)} AND name = {self._bind(field.name)} AND {test('value')}"
                 return f"runs.folder IN (SELECT folder FROM items WHERE {at})"
 
     def _compare(self, column: str, operator: Operator, value: Value) -> str:
@@ -187,24 +189,25 @@ class Sql:
             found = f"instr(folded({column}), {self._bind(str(value).casefold())})"
             return f"({column} IS NOT NULL AND {found} {'>' if operator == '~' else '='} 0)"
         bound = self._bind(value)
-        if operator in ("=", "!="):
-            return f"{column} {operator} {bound}"
-        # SQLite orders texts behind numbers, and knows no other types.
+        is_so = f"{column} {operator} {bound}"
         exact = f"compare_cells({column}, '{operator}', {bound})"
         if isinstance(to_cell(value), bytes):
             return f"({column} IS NOT NULL AND {exact})"
-        if isinstance(value, str):
-            return f"(typeof({column}) = 'text' AND {column} {operator} {bound})"
-        is_so = f"{column} {operator} {bound}"
-        return (
-            f"CASE typeof({column}) WHEN 'integer' THEN {is_so} WHEN 'real' THEN {is_so}"
-            f" WHEN 'blob' THEN {exact} ELSE 0 END"
-        )
+        # SQLite orders texts behind numbers, and knows no other types.
+        kinds = ("text",) if isinstance(value, str) else ("integer", "real")
+        plain = " ".join(f"WHEN '{kind}' THEN {is_so}" for kind in kinds)
+        others = f"{column} IS NOT NULL" if operator == "!=" else "0"
+        return f"CASE typeof({column}) {plain} WHEN 'blob' THEN {exact} ELSE {others} END"
 
     def _bind(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"
         (self.parameters[name],) = storable((to_cell(value),))
         return f":{name}"
+
+
+def kinds_of(kind: FieldKind) -> str:
+    """Return SQL for the items of a field: keys of a config are those with their defaults."""
+    return "kind IN ('config', 'default')" if kind == "config" else f"kind = '{kind}'"
 
 
 def _chain(condition: Condition, kind: type[Both | Either]) -> Iterator[Condition]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from assay.core.errors import InputError, RecordError
-from assay.store.cells import compare_cells, fold_cell, from_cell
-from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql
+from assay.store.cells import compare_cells, fold_cell, from_cell, is_among
+from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql, kinds_of
 from assay.store.index_database import (
     delete_file,
     index_file,
@@ -261,7 +261,7 @@ class Index:
         else:
             query = (
                 "SELECT folder, value FROM items"
-                f" WHERE kind = '{field.kind}' AND name = :name AND {among}"
+                f" WHERE {kinds_of(field.kind)} AND name = :name AND {among}"
             )
         rows = database.execute(query, {"name": field.name, **parameters})
         # A call for each of thousands of runs would take as long as the query.
@@ -387,6 +387,7 @@ class Index:
                 write_runs(database, [], [])
             database.create_function("folded", 1, fold_cell, deterministic=True)
             database.create_function("compare_cells", 3, compare_cells, deterministic=True)
+            database.create_function("is_among", 2, is_among, deterministic=True)
             yield database
 
     def _open(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:

@@ -220,7 +220,7 @@ _SCHEMA = (
     "CREATE INDEX labels_of_run ON items (folder, name) WHERE kind = 'label'",
     "CREATE TABLE texts (folder, text, readme_mtime_ns, PRIMARY KEY (folder)) WITHOUT ROWID",
 )
-_VERSION = 7
+_VERSION = 8
 """Number of the schema and of how values are held: grows with every change of either."""
 
 

@@ -12,7 +12,7 @@ from assay.formats.json_codec import dataclass_from
 from assay.formats.run_file import Summary
 from assay.store.cells import Cell
 
-Kind = Literal["config", "copy", "result", "label", "note", "desc"]
+Kind = Literal["config", "default", "changed", "copy", "result", "label", "note", "desc"]
 
 
 class IndexRow(NamedTuple):
@@ -72,9 +72,10 @@ class IndexRow(NamedTuple):
 class Item(NamedTuple):
     """Searchable fact of a run: a key of its config, a result, label, newest note or desc.
 
-    A `copy` names a key of its config, and the key that this has its value from. That is not in the
-    saved config, and a key of it all the same.
-    Its texts are `storable`.
+    A `default` is a key of the config that nobody wrote, with the value that the run took; a
+    `changed` one names a key that a resume changed, and tells how. A `copy` names a key of its
+    config, and the key that this has its value from. That is not in the saved config, and a key of
+    it all the same. Its texts are `storable`.
     """
 
     kind: Kind

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +13,14 @@ from typing import Any
 from assay.core.errors import AssayError
 from assay.core.ids import id_of_folder
 from assay.core.regular_file import file_size, mtime_ns_of, read_bytes, read_start
+from assay.formats import defaults_file
 from assay.formats.event_log import Edit, labels_of, read_edits
 from assay.formats.json_codec import dumps, parse_numbers
 from assay.formats.run_file import Attempt, RunFile
 from assay.store.best_damage import best_damage
-from assay.store.cells import Cell, to_cell
+from assay.store.cells import to_cell
+from assay.store.changed_settings import changed_settings, setting_hash
+from assay.store.config_items import MAX_CONFIG_BYTES, config_items
 from assay.store.index_rows import ChangedRun, IndexRow, Item, storable
 from assay.store.layout import RunFolder, no_folder, run_in
 
@@ -28,7 +28,6 @@ _README_BLOCK = "<!-- assay: begin"
 _MOST_TEXT = 200_000
 _MOST_TAG = 1000
 _MOST_ITEMS = 20_000
-_MOST_CONFIG_BYTES = 16 << 20
 
 
 def read_record(
@@ -65,7 +64,7 @@ def read_record(
         metrics_mtime_ns=metrics_mtime_ns,
     )
     page = _text_of(folder.readme)
-    items = list(islice(_items(folder, values, edits, page), _MOST_ITEMS))
+    items = list(islice(_items(folder, run, values, edits, page), _MOST_ITEMS))
     texts = [row.id, tag, page, *(str(edit.new) for edit in edits if edit.what == "note")]
     return ChangedRun(row, items, _search_text(texts, items), readme_mtime_ns)
 
@@ -107,7 +106,7 @@ def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow
         project=run.project,
         parent=run.parent,
         config_hash=newest.config_hash if newest else "",
-        seedless_hash=newest.seedless_hash if newest else "",
+        seedless_hash=setting_hash(run),
         sweep=_find_launched(run.attempts, "sweep"),
         point=_find_launched(run.attempts, "point"),
         sealed=int(run.sealed),
@@ -142,11 +141,33 @@ def last_step(summaries_json: str) -> int:
 
 
 def _items(
-    folder: RunFolder, values: Mapping[str, Any], edits: Sequence[Edit], page: str
+    folder: RunFolder, run: RunFile, values: Mapping[str, Any], edits: Sequence[Edit], page: str
 ) -> Iterator[Item]:
+    written: list[Item] = []
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        yield from config_items(read_bytes(folder.config_toml, _MOST_CONFIG_BYTES).decode("utf-8"))
+        text = read_bytes(folder.config_toml, MAX_CONFIG_BYTES).decode("utf-8")
+        written = list(config_items(text))
+    known = {item.name: item.value for item in written if item.kind == "config"}
+    changed = changed_settings(folder, run, known)
+    for item in written:
+        is_changed = item.kind == "config" and item.name in changed
+        yield item._replace(value=to_cell(changed[item.name])) if is_changed else item
+    yield from (Item("config", key, to_cell(changed[key])) for key in changed.keys() - known)
+    yield from (Item("changed", key, str(value)) for key, value in changed.items())
+    taken = read_defaults(folder, run)
+    unwritten = taken.keys() - known.keys() - changed.keys()
+    yield from (Item("default", key, to_cell(taken[key])) for key in unwritten)
     yield from (Item._make(storable(item)) for item in _facts(values, edits, page))
+
+
+def read_defaults(folder: RunFolder, run: RunFile) -> dict[str, Any]:
+    """Return the values by key that a run took where its config has none, its seed among them."""
+    found: dict[str, Any] = dict(run.attempts[-1].seeds) if run.attempts else {}
+    with contextlib.suppress(OSError, AssayError):
+        for each in defaults_file.read(folder.path):
+            if not each.injected:
+                found[each.key] = defaults_file.parse_value(each.value)
+    return found
 
 
 def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:
@@ -189,96 +210,3 @@ def _created_ns(folder: RunFolder) -> int:
     with contextlib.suppress(OSError, ValueError):
         return int(time.mktime(time.strptime(folder.path.name[:11], "%y%m%d-%H%M"))) * 1_000_000_000
     return 0
-
-
-# A line that begins a key or a table, and the lines after it that are indented or close a list.
-_STATEMENT = re.compile(r"[^\n]*\n?(?:[ \t\]][^\n]*\n?)*")
-_MOST_CACHED = 500
-_NONE = "@none"  # TOML has no null
-_FROM = "  # from "
-_COPIED = re.compile(_FROM + r"(?P<key>[\w.\[\]-]+)$")
-
-
-def config_items(text: str) -> Iterator[Item]:
-    """Yield the leaves of a config in TOML by dotted key; ValueError when it is no TOML.
-
-    Runs of one project share most statements of their configs. Each is parsed once, which takes a
-    twentieth of the time of parsing every config as a whole. A key that only others were copied
-    from has their value.
-    """
-    try:
-        items = [item for items in _by_statement(text) for item in items]
-    except ValueError:  # a list of tables, a text of several lines: only the whole can be parsed
-        items = list(_flat(tomllib.loads(text)))
-    yield from items
-    if _FROM in text:
-        yield from _sources(text, {item.name: item.value for item in items})
-
-
-def _sources(text: str, values: Mapping[str, Cell]) -> Iterator[Item]:
-    """Yield the keys that values of a saved config were copied from, and which were."""
-    sources: dict[str, Cell] = {}
-    prefix: str | None = ""
-    for line in text.split("\n"):
-        if line.startswith("["):
-            prefix = None if line.startswith("[[") else _prefix_of(line)
-        elif prefix is not None and (found := _COPIED.search(line)) is not None:
-            with contextlib.suppress(ValueError):  # a line of a text, or of a list
-                name = f"{prefix}{next(iter(tomllib.loads(line)))}"
-                if name in values and found["key"] not in values:
-                    sources[found["key"]] = values[name]
-                    yield Item("copy", name, found["key"])
-    for key, value in sources.items():
-        yield Item("config", key, value)
-
-
-def _by_statement(text: str) -> Iterator[tuple[Item, ...]]:
-    """Yield the items of each statement; ValueError when a statement is not complete in itself.
-
-    What a statement leaves open it cannot be parsed without, so that the next one begins where the
-    one before it has ended.
-    """
-    prefix = ""
-    for statement in _STATEMENT.findall(text):
-        if statement.startswith("["):
-            prefix = _prefix_of(statement)
-        elif len(statement) <= _MOST_CACHED:
-            yield _parse(statement, prefix)
-        else:
-            yield tuple(_flat(tomllib.loads(statement), prefix))
-
-
-@lru_cache(maxsize=4096)
-def _parse(statement: str, prefix: str) -> tuple[Item, ...]:
-    return tuple(_flat(tomllib.loads(statement), prefix))
-
-
-@lru_cache(maxsize=1024)
-def _prefix_of(head: str) -> str:
-    """Return the prefix of the keys below a head like `[model.encoder]`.
-
-    ValueError for a list of tables.
-    """
-    if head.startswith("[["):
-        raise ValueError(head)
-    prefix = ""
-    table = tomllib.loads(head)
-    while table:
-        ((key, table),) = table.items()
-        prefix += f"{key}."
-    return prefix
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[Item]:
-    """Yield the leaves of a config by dotted key, also from lists of tables."""
-    for key, value in values.items():
-        if isinstance(value, list) and any(isinstance(each, dict) for each in value):
-            for i, each in enumerate(value):
-                yield from _flat(
-                    each if isinstance(each, dict) else {"": each}, f"{prefix}{key}[{i}]."
-                )
-        elif isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            known = None if value == _NONE else value
-            yield Item("config", f"{prefix}{key}".rstrip("."), to_cell(known))

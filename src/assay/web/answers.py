@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 from assay.core.errors import AssayError, ConflictError, InputError, RecordError
 from assay.formats.json_codec import spell_numbers
 from assay.query.catalog import Catalog
+from assay.query.columns import plain_value
 from assay.query.expression import ExpressionError
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
@@ -106,7 +107,7 @@ def spell_for_page(value: Any) -> Any:
         case list():
             return [spell_for_page(item) for item in value]
         case _:
-            return spell_numbers(value)
+            return spell_numbers(plain_value(value))
 
 
 def parse_from_page(value: Any) -> Any:

@@ -12,7 +12,7 @@ from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
 from assay.query.catalog import Asked
-from assay.query.columns import COLUMNS
+from assay.query.columns import COLUMNS, Column, spell_setting
 from assay.query.curves import Curve, CurveView, draw_curves, file_stamp
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
@@ -146,8 +146,13 @@ def runs(home: HomeOf, question: AskedOf) -> Response:
             total=page.total,
             runs=page.runs,
             columns=list(map(ColumnHead.of, page.columns)),
-            rows=[line_of(row.run, row.cells) for row in page.rows],
-            groups=list(map(_group, page.groups, page.newest)),
+            rows=[
+                line_of(row.run, list(map(Column.spell, page.columns, row.cells)))
+                for row in page.rows
+            ],
+            groups=[
+                _group(*each, page.columns) for each in zip(page.groups, page.newest, strict=True)
+            ],
             reading=home.catalog.reading,
         )
     )
@@ -311,10 +316,15 @@ def _step(row: RunRow) -> int:
     return max((each.step for each in row.summaries.values()), default=row.written.step)
 
 
-def _group(group: RunGroup, newest: RunRow) -> GroupLine:
-    cells = [cell if isinstance(cell, Spread) else spell_for_page(cell) for cell in group.cells]
+def _group(group: RunGroup, newest: RunRow, columns: Sequence[Column]) -> GroupLine:
+    cells = [
+        cell if isinstance(cell, Spread) else spell_for_page(column.spell(cell))
+        for column, cell in zip(columns, group.cells, strict=True)
+    ]
     return GroupLine(
-        key=spell_for_page(list(group.key)),
+        key=spell_for_page(
+            [each if isinstance(each, str) else spell_setting(each) for each in group.key]
+        ),
         newest=line_of(newest),
         ids=list(group.ids),
         cells=cells,
