@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zlib import crc32
 
 from assay.core.ids import new_run_id
-from assay.formats import frames, metrics_file
-from assay.formats.frames import TICK_NS
+from assay.interop.foreign_run import block_of
 from assay.record.attempt import AttemptSpec
-from assay.record.compaction import write_compacted
 from assay.record.opening import start_run
 from assay.store.layout import Project
-from assay.store.series import Block
+from assay.store.write_blocks import write_blocks
 
-_LR, _LOSS = "0.125", "0.0625"
-"""Numbers of the template, which each copy has another one for."""
-_BEGIN_NS = 1_700_000_000 * 1_000_000_000 // TICK_NS * TICK_NS
+_LR = "0.125"
+"""Number of the template, which each copy has another one for."""
+_BEGIN_NS, _STEP_NS = 1_700_000_000 * 1_000_000_000, 16_384
 
 
 def copy_runs(
     project: Project, count: int, *, keys: int = 1, curves: Mapping[str, Sequence[float]]
 ) -> list[str]:
-    """Fill a store with runs that differ in `lr` and in their summaries; return their ids.
+    """Fill a store with runs that differ in `lr`; return their ids.
 
     Each has `keys` keys in its config. All have the same curves, one value a step.
     """
@@ -33,11 +29,10 @@ def copy_runs(
     recorder = start_run(
         project, AttemptSpec(keep_code=False, config_toml=f"lr = {_LR}\n{filler}"), tag="many"
     )
-    recorder.log(dict.fromkeys(curves, float(_LOSS)), step=len(next(iter(curves.values()))) - 1)
-    recorder.finish()
+    recorder.finish(step=len(next(iter(curves.values()))) - 1)
     first, own = recorder.folder.path, recorder.folder.id
-    metrics = first / "metrics.bin"
-    metrics.unlink()
+    metrics = first / "metrics"
+    shutil.rmtree(metrics)
     write_points(metrics, curves)
     texts = {name: (first / name).read_text("utf-8") for name in ("run.json", "config.toml")}
     ids = [new_run_id() for _ in range(count)]
@@ -46,53 +41,24 @@ def copy_runs(
         folder.mkdir()
         for name, text in texts.items():
             changed = text.replace(own, run_id).replace(_LR, str(i / count))
-            (folder / name).write_text(changed.replace(_LOSS, str(i / count / 2)), "utf-8")
-        shutil.copyfile(metrics, folder / "metrics.bin")
+            (folder / name).write_text(changed, "utf-8")
+        shutil.copytree(metrics, folder / "metrics")
     shutil.rmtree(first)
     return ids
 
 
-def long_run(project: Project, points: int, *, as_killed: bool = False) -> str:
-    """Add a run of one long curve; return its id.
-
-    One that was killed left its log calls as they were written, row by row.
-    """
+def long_run(project: Project, points: int) -> str:
+    """Add a run of one long curve; return its id."""
     recorder = start_run(project, AttemptSpec(keep_code=False), tag="long")
-    recorder.log({"train/loss": 1.0}, step=0)
     recorder.finish()
-    path = recorder.folder.path / "metrics.bin"
-    path.unlink()
-    (write_rows if as_killed else write_points)(
-        path, {"train/loss": [1 / (1 + step % 997) for step in range(points)]}
-    )
+    path = recorder.folder.metrics
+    shutil.rmtree(path)
+    write_points(path, {"train/loss": [1 / (1 + step % 997) for step in range(points)]})
     return recorder.folder.id
 
 
 def write_points(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
-    """Write a `metrics.bin` as a run leaves it that has ended: by column."""
-    steps, times = _steps_and_times(curves)
-    block = Block(metrics_file.KeySet(0, tuple(curves)))
-    block.add(steps, times, [array("d", values) for values in curves.values()], 0, 0)
-    write_compacted(path, [block])
-
-
-def write_rows(path: Path, curves: Mapping[str, Sequence[float]]) -> None:
-    """Write the same as a run that is open does: a frame for each log call."""
-    steps, times = _steps_and_times(curves)
-    layout = metrics_file.values_struct(len(curves))
-    words = metrics_file.values_words(len(curves))
-    parts = [
-        frames.file_head(metrics_file.FORM),
-        frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=_BEGIN_NS, end=0),
-        metrics_file.pack_keys(metrics_file.KeySet(0, tuple(curves))),
-    ]
-    for step, time, *values in zip(steps, times, *curves.values(), strict=True):
-        body = layout.pack(words, 0, step, (time - _BEGIN_NS) // TICK_NS, *values)
-        parts.append(crc32(body).to_bytes(4, "little") + body)
-    path.write_bytes(b"".join(parts))
-
-
-def _steps_and_times(curves: Mapping[str, Sequence[float]]) -> tuple[array[int], array[int]]:
+    """Write curves that were logged together, one value a step."""
     count = len(next(iter(curves.values())))
-    times = array("q", range(_BEGIN_NS, _BEGIN_NS + count * TICK_NS, TICK_NS))
-    return array("q", range(count)), times
+    times = [_BEGIN_NS + step * _STEP_NS for step in range(count)]
+    write_blocks(path, [block_of(list(curves), range(count), times, list(curves.values()))])

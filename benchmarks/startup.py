@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -181,8 +182,9 @@ def project_with(count: int, folder: Path) -> Path:
         copy.mkdir()
         run_json = text.replace(one.id, run_id).replace(str(one.created_ns), str(created_ns))
         (copy / recorder.folder.run_json.name).write_text(run_json, encoding="utf-8")
-        for file in (recorder.folder.metrics, recorder.folder.events, recorder.folder.config_toml):
+        for file in (recorder.folder.events, recorder.folder.config_toml):
             os.link(file, copy / file.name)
+        shutil.copytree(recorder.folder.metrics, copy / "metrics", copy_function=os.link)
     return folder
 
 

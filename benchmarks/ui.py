@@ -10,8 +10,7 @@
                  two of them; `frame_cpu`: CPU time of the page's main thread a frame; `plain_frame`
                  and `plain_frame_cpu`: the same of a list in plain DOM
     points       from opening a run to its drawn curve of 1,000,000 points, the server's first look
-                 at it; `points_again`: later ones; `points_killed`: of a run that was killed, whose
-                 file still has a frame for each log call
+                 at it; `points_again`: later ones
     server       memory after all of it, CPU over five seconds without a request
 
 Beside an act stand the CPU seconds of the server and of all processes of the browser. Each figure
@@ -163,13 +162,12 @@ def scroll(session: Session, page: Page, prefix: str) -> float:
 def points(session: Session, asked: argparse.Namespace) -> None:
     count = 50_000 if asked.quick else 1_000_000
     with new_project() as project:
-        ended, killed = long_run(project, count), long_run(project, count, as_killed=True)
+        ended = long_run(project, count)
         copy_runs(project, 1, curves=CURVES)  # the newest, whose curves the first page shows
         with server(project) as (link, process, _), session.page() as page:
             opened(page, link)
             for name, run in (
                 ("points", ended),
-                ("points_killed", killed),
                 *([("points_again", ended)] * (1 if asked.quick else 3)),
             ):
                 # From another page: an address that differs in nothing but its query is no new one.

@@ -13,5 +13,5 @@ with assay.start(tag="core", config={"lr": 1e-3}, desc="no extra is installed") 
         run.log({"train/loss": 1.0 / step}, step=step)
 
 (record,) = Path("runs").rglob("run.json")
-assert (record.parent / "metrics.bin").stat().st_size > 0
+assert (record.parent / "metrics" / "1.rows").stat().st_size > 0
 print(f"recorded: {record.parent.name}")

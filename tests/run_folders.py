@@ -11,16 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from assay.core.facts import Ended, RunFact
 from assay.core.ids import folder_name, new_run_id
-from assay.formats import frames, lease, manifest, metrics_file, run_file
+from assay.formats import lease, manifest, run_file
 from assay.formats.event_log import Edit, edit_line, event_line
 from assay.formats.json_codec import write_json
 from assay.formats.manifest import Manifest, ManifestFile
 from assay.formats.metrics_file import KeySet
 from assay.formats.run_file import Attempt, RunFile, Summary
 from assay.store.layout import Project, open_project
-from assay.store.summaries import summaries
+from assay.store.series import Block
+from assay.store.write_blocks import write_blocks
 
 SECOND = 10**9
 Points = Mapping[str, Sequence[float]]
@@ -64,7 +67,7 @@ def make_run(
     )
     if ran_s is not None:
         one = replace(one, ended_ns=created_ns + int(ran_s * SECOND))
-    (folder / "metrics.bin").write_bytes(metrics(points or {}))
+    write_metrics(folder, points or {})
     (folder / "config.toml").write_text(config, encoding="utf-8")
     run = RunFile(
         **{
@@ -76,7 +79,6 @@ def make_run(
             "status": status,
             "sealed": status != "running",
             "attempts": (one,),
-            "summaries": summaries(folder / "metrics.bin") if status != "running" else {},
             **fields,
         }
     )
@@ -89,16 +91,14 @@ def id_of(folder: Path) -> str:
     return folder.name.split("-")[2]
 
 
-def metrics(points: Points) -> bytes:
-    """A `metrics.bin` with one column a metric, from step 1 on."""
-    data = frames.file_head(metrics_file.FORM)
-    data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=SECOND, end=0)
-    for i, (name, values) in enumerate(points.items()):
-        data += metrics_file.pack_keys(KeySet(i, (name,)))
-        data += b"".join(
-            metrics_file.pack_wide(i, step, step, [value]) for step, value in enumerate(values, 1)
-        )
-    return data
+def write_metrics(folder: Path, points: Points) -> None:
+    """Write the metrics of a run, each logged alone, from step 1 on and at its ns."""
+    blocks = []
+    for name, values in points.items():
+        steps = np.arange(1, len(values) + 1)
+        column = np.array(values, np.float64).reshape(-1, 1)
+        blocks.append(Block(KeySet((name,)), steps, steps, steps, 0 * steps, column))
+    write_blocks(folder / "metrics", blocks)
 
 
 def summary(value: float) -> Summary:
@@ -179,7 +179,7 @@ def make_many(project: Project, count: int, config: str) -> None:
 
     They appear to be a day old.
     """
-    first = make_run(project, tag="many", summaries={"loss": summary(0.125)})
+    first = make_run(project, tag="many")
     told = (first / run_file.FILE_NAME).read_text(encoding="utf-8")
     own_id = run_file.read(first).id
     long_ago_ns = time.time_ns() - 86_400 * SECOND
@@ -187,8 +187,9 @@ def make_many(project: Project, count: int, config: str) -> None:
         run_id = new_run_id()
         folder = project.runs_dir / first.name.replace(own_id, run_id)
         folder.mkdir()
-        text = told.replace(own_id, run_id).replace("0.125", str(i))
+        text = told.replace(own_id, run_id)
         (folder / run_file.FILE_NAME).write_text(text, encoding="utf-8")
+        write_metrics(folder, {"loss": [float(i)]})
         (folder / "config.toml").write_text(config.replace("{i}", str(i)), encoding="utf-8")
         os.utime(folder, ns=(long_ago_ns, long_ago_ns))
     shutil.rmtree(first)

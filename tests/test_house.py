@@ -51,9 +51,7 @@ OF_ARRAYS = {
     "assay.query.curves": "assay.query",
     "assay.query.importance": "assay.query",
     "assay.query.picture": "assay.query",
-    "assay.record.compaction": "assay.record",
     "assay.record.media": "assay.record",
-    "assay.store.chunk_stream": "assay.store",
     "assay.store.metrics_tail": "assay.store",
 }
 FORBIDDEN |= {module: FORBIDDEN[room] - {"numpy"} for module, room in OF_ARRAYS.items()}

@@ -11,14 +11,10 @@ import pytest
 
 from assay import runs
 from assay.core.errors import InputError, RecordError
-from assay.formats import frames
-from assay.formats.frames import FrameGroup
-from assay.formats.metrics_reader import frame_groups
 from assay.query.find import find_run
 from assay.query.run import RunView
 from assay.query.table import list_runs
 from assay.record.attempt import AttemptSpec
-from assay.record.compaction import compact
 from assay.record.opening import start_run
 from assay.store.layout import Project, RunFolder
 from assay.store.trash import list_removed, remove_run
@@ -44,68 +40,59 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(data)
 
 
-def flip_in_a_chunk(folder: Path) -> None:
-    """In the largest frames of a file that is compacted, as that of a long run is."""
-    path = folder / "metrics.bin"
-    assert compact(path)
-    groups = [item for item in frame_groups(path.read_bytes()) if isinstance(item, FrameGroup)]
-    chunk = max(groups, key=lambda item: item.frame_bytes)
-    flip(path, chunk.offset + chunk.frame_bytes - 3)
-
-
 def test_a_run_that_is_as_it_was_written_has_no_damage(project: Project) -> None:
     assert RunView(recorded(project)).damages == ()
     assert RunView(make_run(project, points=POINTS)).damages == ()
 
 
-def test_one_flipped_bit_costs_a_few_points_and_each_command_says_which(
+def test_one_flipped_bit_costs_one_row_and_each_command_says_of_which_metrics(
     project: Project, assay: Assay
 ) -> None:
     folder = recorded(project)
-    flip_in_a_chunk(folder)
+    flip(folder / "metrics" / "2.rows", 7 * 48 + 3)
     view = RunView(folder)
 
     (told,) = view.damages
-    said = "8 of 51 points of train/loss, 8 of 51 points of train/acc cannot be read."
-    assert told.startswith("metrics.bin is damaged at byte ") and told.endswith(said)
-    assert len(view.metric("train/loss")) == 43
+    said = "1 row of train/loss, train/acc cannot be read."
+    assert told == f"metrics/2.rows is damaged at byte 336 (48 bytes): {said}"
+    assert len(view.metric("train/loss")) == 50
     assert view.metric("valid/acc").values.tolist() == [0.75]
     shown = assay("show", "last")
-    assert shown.out.count("Damaged") == 1 and "8 of 51 points of train/loss" in " ".join(
-        shown.out.split()
-    )
+    assert shown.out.count("Damaged") == 1 and said in " ".join(shown.out.split())
     logged = assay("metrics", "last", "--csv")
-    assert len(logged.lines) == 1 + 43 + 1
+    assert len(logged.lines) == 1 + 50 + 1
     assert f"warning: {told}" in logged.err
     assert f"damaged: {told}" in assay("live", "last", "--once").out
 
 
 def test_a_curve_that_is_lost_is_not_called_unknown_and_not_suggested(project: Project) -> None:
-    folder = make_run(project, points=POINTS)
-    data = bytearray((folder / "metrics.bin").read_bytes())
-    data[-1] ^= 1  # the only point of the last metric
-    (folder / "metrics.bin").write_bytes(data)
+    folder = recorded(project)
+    flip(folder / "metrics" / "1.rows", 39)  # the only point of its metric
 
     with pytest.raises(
-        RecordError, match=r"The curve of `valid/acc` is lost: metrics.bin is damaged"
+        RecordError, match=r"The curve of `valid/acc` is lost: metrics/1.rows is damaged"
     ) as caught:
         RunView(folder).metric("valid/acc")
 
     assert "did you mean" not in str(caught.value)
 
 
-def test_damage_that_costs_no_point_says_so(project: Project) -> None:
+def test_damage_that_costs_no_row_says_so(project: Project) -> None:
     folder = recorded(project)
-    flip(
-        folder / "metrics.bin", frames.FILE_HEAD_BYTES + 20
-    )  # one of the two copies of the extent's head
+    flip(folder / "metrics" / "names.jsonl", 20)  # one of two copies
+
+    assert RunView(folder).damages == ("metrics/names.jsonl is damaged. No row is lost.",)
+
+
+def test_names_that_are_lost_are_told_with_the_number_of_their_rows(project: Project) -> None:
+    folder = recorded(project)
+    names = folder / "metrics" / "names.jsonl"
+    names.write_bytes(names.read_bytes().replace(b"valid/acc", b"valid/xxx"))
 
     (told,) = RunView(folder).damages
 
-    assert (
-        told
-        == f"metrics.bin is damaged at byte 8 ({frames.EXTENT_HEAD_BYTES // 2} bytes). No point is lost."
-    )
+    said = "1 row without their names cannot be read."
+    assert told == f"metrics/names.jsonl is damaged: {said}"
 
 
 def test_a_row_that_was_cut_off_by_a_kill_is_no_damage_and_a_file_cut_off_later_is(
@@ -114,10 +101,14 @@ def test_a_row_that_was_cut_off_by_a_kill_is_no_damage_and_a_file_cut_off_later_
     killed, ended = make_run(project, ran_s=None, points=POINTS), make_run(project, points=POINTS)
     hold_lease(killed, process_start="1")
     for folder in (killed, ended):
-        os.truncate(folder / "metrics.bin", (folder / "metrics.bin").stat().st_size - 10)
+        os.truncate(folder / "metrics" / "1.rows", 150)
 
     assert RunView(killed).damages == ()
-    assert "1 of 1 points of valid/acc cannot be read" in RunView(ended).damages[0]
+    said = "metrics/1.rows is damaged at byte 120 (30 bytes): 1 row of train/loss, valid/acc cannot"
+    assert RunView(ended).damages[0].startswith(said)
+    os.truncate(ended / "metrics" / "1.rows", 120)
+    said = "metrics is not what was written: 1 row of train/loss, valid/acc cannot be read."
+    assert RunView(ended).damages == (said,)
 
 
 Harm = Callable[[Path], object]
@@ -220,7 +211,15 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_not_harmed(
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics.bin", "events.jsonl", "edits.jsonl", "config.toml", "artifacts/index.json"]
+    "name",
+    [
+        "metrics/1.rows",
+        "metrics/names.jsonl",
+        "events.jsonl",
+        "edits.jsonl",
+        "config.toml",
+        "artifacts/index.json",
+    ],
 )
 @pytest.mark.parametrize("kind", ["pipe", "garbage", "link"])
 def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
@@ -251,7 +250,7 @@ def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_shown(
     ):
         assert assay(*command).code in (0, 1, 2)
     with pytest.raises(InputError, match="has no metric `loss`"):
-        RunView(folder).metric("loss") if name != "metrics.bin" else no_metric()
+        RunView(folder).metric("loss") if "metrics" not in name else no_metric()
     remove_run(RunFolder(folder))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from assay.formats.run_file import IMPORTED
 from assay.interop.event_file import EventFile
-from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, curve
+from assay.interop.foreign_run import ForeignFile, ForeignRun, ForeignSource, block_of
 from assay.interop.import_run import write_run
 from assay.query.find import find_run
 from assay.script import start as assay_start
@@ -122,7 +122,7 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(
             config=config,
             created_ns=1 + seed,
             ended_ns=2,
-            blocks=[curve(0, "a", [1], [1], [lr])],
+            blocks=[block_of(["a"], [1], [1], [[lr]])],
         )
         found = ForeignSource(
             tool="wandb", key=f"{lr} {seed}", name="", path=project.root, read=lambda run=run: run
@@ -189,10 +189,10 @@ def test_a_run_that_cannot_be_replaced_stays_as_it_is(
     before = folder.run_json.read_bytes()
     rename = os.rename
 
-    def refuse(source: str, to: str) -> None:
+    def refuse(source: str, to: str, **folders: int) -> None:
         if Path(to) == folder.path and ".old" not in str(source):
             raise PermissionError(13, "Permission denied")
-        rename(source, to)
+        rename(source, to, **folders)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refuse)
@@ -281,9 +281,9 @@ def test_what_no_file_of_ours_can_hold_is_kept_as_text(assay: Assay, project: Pr
         created_ns=1,
         ended_ns=1 << 63,
         blocks=[
-            curve(0, half, [1], [1], [0.5]),
-            curve(1, "x" * 70_000, [1], [1], [0.5]),
-            curve(2, "ok", [1], [1], [0.5]),
+            block_of([half], [1], [1], [[0.5]]),
+            block_of(["x" * 70_000], [1], [1], [[0.5]]),
+            block_of(["ok"], [1], [1], [[0.5]]),
         ],
         files=[
             ForeignFile(name=half, source=b"data", at_ns=1),

@@ -252,7 +252,7 @@ def test_a_report_says_that_a_run_goes_on_is_damaged_or_was_made_by_somebody_els
     assert "somebody else: nothing here proves what it says" in foreign
     running = make_run(project, id="bbbbbbbb", ran_s=None, points=POINTS, status="running")
     assert "killed" in report_run(RunView(running)).to_markdown()
-    (running / "metrics.bin").write_bytes(b"\x00" * 100)
+    (running / "metrics" / "1.rows").write_bytes(b"\x00" * 100)
     (running / "config.toml").write_text("lr = = 1\n")
     report = make_report("bbbbbbbb")
     assert report.sections[0].title == "Damaged" and "lr = = 1" in report["Config"]._repr_html_()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from assay.store.layout import Project
 from assay.store.tables import read_history, read_table, table_file
 from cli.conftest import Assay
-from run_folders import id_of, make_run, metrics
+from run_folders import id_of, make_run, write_metrics
 
 SEEDLESS = {"seedless_hash": "same"}
 
@@ -304,7 +305,8 @@ def test_a_table_of_a_run_that_trains_is_not_called_stale(project: Project, assa
 
     hold_lease(folder)
     assay("table", "set", "digits", "small", "accuracy", "valid/acc", "--run", run)
-    (folder / "metrics.bin").write_bytes(metrics({"valid/acc": [0.5, 0.75]}))
+    shutil.rmtree(folder / "metrics")
+    write_metrics(folder, {"valid/acc": [0.5, 0.75]})
 
     said = assay("table", "show", "digits")
 

@@ -285,7 +285,7 @@ def test_an_evaluator_of_ones_own_measures_two_test_sets_of_which_one_is_the_oth
     python(*TRAIN[: -len(DATA)], *paths, other, *workers)
 
     (run,) = (project / "runs").glob("*-mnist")
-    curves = read_series(run / "metrics.bin")
+    curves = read_series(run / "metrics")
     assert curves["test_0/share"].values.tolist() == curves["test_1/share"].values.tolist()
     assert 0 < curves["test_0/share"].values[-1] <= 100
     best = run_file.read(run).best
@@ -320,7 +320,7 @@ def test_the_tutorial_trains_as_it_is_printed(python: Run, project: Path) -> Non
     said = python(*TRAIN, *IN_PROCESS, "train.epochs=8").stderr
 
     (run,) = (project / "runs").glob("*-mnist")
-    curve = read_series(run / "metrics.bin")["test/Acc@1"]
+    curve = read_series(run / "metrics")["test/Acc@1"]
     assert "8 epochs x 32 (4,000 samples / 128, rounded up) = 256 steps" in said
     assert list(curve.steps) == [100, 200, 256] and curve.values[-1] > 0.9
     shown = re.findall(r"^epoch .*step +(\d+) ", said, re.MULTILINE)
@@ -362,7 +362,7 @@ def test_the_tutorial_trains_on_two_ranks(python: Run, project: Path) -> None:
 
     (run,) = (project / "runs").glob("*-mnist")
     record = run_file.read(run)
-    curve = read_series(run / "metrics.bin")["test/Acc@1"]
+    curve = read_series(run / "metrics")["test/Acc@1"]
     assert record.status == "finished" and (run / "ranks" / "1.txt").is_file()
     assert record.newest.to_step == 64  # 2 x 32 steps of 2 x 64 samples
     assert curve.values[-1] > 0.75
@@ -610,7 +610,7 @@ def test_a_bert_of_packaged_configs_alone_learns_its_sentences(python: Run, proj
     python("-m", "assay", "run", "bert.py", "--device", "cpu", "--tag", "bert")
 
     (run,) = (project / "runs").glob("*-bert")
-    curves = read_series(run / "metrics.bin")
+    curves = read_series(run / "metrics")
     assert len(curves["train/lm_loss"].values) == 40 and "train/sop_loss" in curves
     first, last = (
         curves["train/lm_loss"].values[part].mean() for part in (slice(5), slice(-5, None))

@@ -67,7 +67,7 @@ def test_a_link_is_followed_on_request_only_and_then_to_a_file_only(tmp_path: Pa
 def test_a_file_that_is_larger_than_its_limit_is_not_read_and_its_size_is_told(
     tmp_path: Path,
 ) -> None:
-    sparse = tmp_path / "metrics.bin"
+    sparse = tmp_path / "1.rows"
     with open(sparse, "wb") as file:
         file.truncate(2 * 10**12)
 

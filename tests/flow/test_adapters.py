@@ -71,7 +71,7 @@ def test_ranks_keep_the_adapters_alone_and_resume_from_them_to_the_same_bits(
             assert "not exact" not in resumed.stderr
             if layout == how[1]:
                 assert last_digest(run) == last_digest(uncut)
-            curves = [read_series(each / "metrics.bin")["train/loss"] for each in (uncut, run)]
+            curves = [read_series(each / "metrics")["train/loss"] for each in (uncut, run)]
             assert list(curves[1].steps) == list(curves[0].steps)
     tested = assay("test", str(uncut))
     assert tested.returncode == 0, tested.stderr

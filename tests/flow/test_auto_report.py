@@ -29,9 +29,9 @@ def test_a_line_of_the_config_writes_a_report_once_the_record_has_ended(
     (folder,) = (toy / "runs").iterdir()
     text = (folder / "report" / "report.md").read_text(encoding="utf-8")
     assert "| status | finished |" in text and "| train.epochs | 1 | train.epochs=1 |" in text
-    assert "| valid/acc |" in text and "| metrics.bin |" not in text
+    assert "| valid/acc |" in text and "| metrics |" not in text
     places = re.findall(r"\]\(([^)]*)\)", text)
-    assert {"pictures/0.svg", "../metrics.bin", "../checkpoints/step-000000008"} <= set(places)
+    assert {"pictures/0.svg", "../metrics", "../checkpoints/step-000000008"} <= set(places)
     assert all((folder / "report" / place).exists() for place in places)
 
     view = RunView(folder)

@@ -167,7 +167,7 @@ def flip(path: Path) -> None:
 
 
 FLIPPED: dict[str, Callable[[RunView], Path]] = {
-    "metrics.bin": lambda view: view.folder.metrics,
+    "metrics/1.rows": lambda view: view.folder.metrics / "1.rows",
     "step-000000008": lambda view: view.folder.checkpoints / "step-000000008" / "model.safetensors",
     "code": lambda view: FileBlobs(Path(view.file.project) / ".assay" / "code").path(
         next(

@@ -76,7 +76,7 @@ def killed_at(begin: Begin, toy: Path, batches: int, passes: int, *arguments: st
     process = begin("-m", "assay", *arguments, folder=toy, variables=own)
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        files = list(toy.glob("runs/*/metrics.bin"))
+        files = list(toy.glob("runs/*/metrics"))
         curve = read_series(files[0]).get("train/loss") if files else None
         if curve is not None and curve.steps[-1] >= batches:
             break

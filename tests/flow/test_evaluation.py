@@ -127,7 +127,7 @@ def evaluations(run: Path) -> list[Evaluated]:
 
 def curves(run: Path) -> dict[str, Any]:
     """All points but those of the clock."""
-    found = read_series(run / "metrics.bin")
+    found = read_series(run / "metrics")
     return {
         name: (list(found[name].steps), list(found[name].values))
         for name in found

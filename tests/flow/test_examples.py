@@ -64,7 +64,7 @@ def test_the_digits_train_from_another_folder_and_without_a_network(assay, tmp_p
     assert ran.returncode == 0, ran.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert run_file.read(run).status == "finished"
-    losses = read_series(run / "metrics.bin")["train/loss"]
+    losses = read_series(run / "metrics")["train/loss"]
     assert losses.steps.tolist() == list(range(1, 9)) and losses.values[-1] < losses.values[0]
 
 
@@ -117,7 +117,7 @@ def test_an_example_learns_in_a_few_steps_and_is_tested(assay, name: str, tmp_pa
     assert ran.returncode == 0, ran.stderr
     assert tested.returncode == 0, tested.stderr
     (run,) = (run for run in (tmp_path / "runs").iterdir() if run_file.read(run).kind == "train")
-    losses = read_series(run / "metrics.bin")["train/loss"].values
+    losses = read_series(run / "metrics")["train/loss"].values
     assert len(losses) == 30 and losses[-5:].mean() < 0.8 * losses[:5].mean()
     assert plain(best)["best"]["metric"] in run_file.read(run).summaries
     assert (run / "checkpoints").exists() and "test/loss" in tested.stdout
@@ -172,7 +172,7 @@ def test_the_loop_by_hand_learns_is_recorded_and_knows_when_it_was_done(
 
     assert first.startswith("step 240: valid/acc") and float(first.rpartition(" ")[2]) > 0.9
     assert second == f"resumed from step 240\n{first}"
-    curves = [read_series(run / "metrics.bin") for run in sorted((tmp_path / "runs").iterdir())]
+    curves = [read_series(run / "metrics") for run in sorted((tmp_path / "runs").iterdir())]
     (whole,) = (curve for curve in curves if "train/loss" in curve)
     assert (
         whole["train/loss"].steps.tolist()
@@ -188,7 +188,7 @@ def test_what_the_generator_makes_comes_to_lie_on_the_ring(assay, tmp_path: Path
 
     assert ran.returncode == 0, ran.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    curves = read_series(run / "metrics.bin")
+    curves = read_series(run / "metrics")
     off = curves["valid/off"].values
     assert len(off) == 6 and off[-1] < 0.6 * off[0]
     assert {"train/loss/critic", "train/loss/generator/fool", "train/lr/generator"} <= set(curves)
@@ -222,7 +222,7 @@ def test_the_zoo_reaches_what_its_readme_says_and_each_of_its_models_learns(
     for run in (tmp_path / "runs").iterdir():
         kept = run_file.read(run)
         if kept.kind == "train" and kept.tag != "zoo-mlp":
-            last[kept.tag] = read_series(run / "metrics.bin")["valid/acc"].values[-1]
+            last[kept.tag] = read_series(run / "metrics")["valid/acc"].values[-1]
     assert len(last) == len(said) - 1 == 3
     assert all(accuracy > 0.5 for accuracy in last.values()), (
         last
@@ -253,7 +253,7 @@ def test_the_gpt_trains_alike_under_every_layout_by_a_number_in_its_config(
         )
         assert ran.returncode == 0, ran.stderr
         (run,) = (folder / "runs").iterdir()
-        losses[layout] = list(read_series(run / "metrics.bin")["train/loss"].values)
+        losses[layout] = list(read_series(run / "metrics")["train/loss"].values)
 
     for layout, found in losses.items():
         assert found == pytest.approx(losses["data=1"], rel=1e-3), layout

@@ -282,7 +282,7 @@ def test_a_second_signal_ends_at_once_and_loses_nothing_that_was_recorded(toy: P
     file = run_file.read(run)
     assert (file.status, file.sealed, file.newest.reason) == ("stopped", True, "SIGINT")
     shown = sum(line.startswith("epoch ") and "loss" in line for line in said.stderr.splitlines())
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(
+    assert list(read_series(run / "metrics")["train/loss"].steps) == list(
         range(1, file.newest.to_step + 1)
     )
     assert shown <= file.newest.to_step <= shown + 1
@@ -367,7 +367,7 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         (run,) = disk.iterdir()
         assert run_file.read(run).status == "finished"
         assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000000003"]
-        curve = read_series(run / "metrics.bin")["train/loss"]
+        curve = read_series(run / "metrics")["train/loss"]
         assert list(curve.steps) == list(range(1, 33))
         lost = "final weights not kept: disk full"
         assert lost in [
@@ -390,10 +390,7 @@ def test_a_run_on_a_disk_that_is_really_full_keeps_its_last_good_checkpoint_and_
         assert resumed.returncode == 0, resumed.stderr
         assert run_file.read(run).newest.from_step == 3
         assert last_digest(run) == whole
-        assert (
-            read_series(run / "metrics.bin")["train/loss"].values.tobytes()
-            == curve.values.tobytes()
-        )
+        assert read_series(run / "metrics")["train/loss"].values.tobytes() == curve.values.tobytes()
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

@@ -74,7 +74,8 @@ config/toy.toml
 defaults.json
 events.jsonl
 log.txt
-metrics.bin
+metrics/
+metrics/names.jsonl
 run.json
 trace/
 trace/1-0.bin
@@ -292,7 +293,7 @@ def test_a_validation_step_that_cannot_run_is_told_after_the_first_training_step
     assert told.returncode == 1 and "(16x3 and 4x8)" in told.stderr
     run = only_run(toy)
     assert run_file.read(run).status == "failed"
-    assert len(read_series(run / "metrics.bin")["train/loss"].values) == 1
+    assert len(read_series(run / "metrics")["train/loss"].values) == 1
     assert assay("run", "toy.toml", "evaluate.enabled=false", "train.epochs=1").returncode == 0
 
 
@@ -333,6 +334,7 @@ def test_a_run_folder_has_the_files_of_its_page_and_lies_where_it_was_asked_for(
     assert set(TREE.splitlines()) - {"artifacts/"} <= found
     known = {*TREE.splitlines(), "output.txt", "edits.jsonl"}
     known |= {f"checkpoints/{name}.json" for name in ("best", "final", "latest")}
+    known |= {name for name in found if name.startswith("metrics/")}
     parts = re.compile(r"checkpoints/step-000000003/[\w.]+\.(json|safetensors)")
     assert [name for name in sorted(found) if name not in known and not parts.fullmatch(name)] == []
 

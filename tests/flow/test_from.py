@@ -82,7 +82,7 @@ def test_a_run_begins_with_the_weights_of_another_and_nothing_else(
         1.0
     }  # updates, not one more
     assert (begun["state"]["step"], begun["state"]["epoch"], begun["state"]["samples"]) == (1, 0, 8)
-    assert list(read_series(result.record_dir / "metrics.bin")["train/loss"].steps) == [1]
+    assert list(read_series(result.record_dir / "metrics")["train/loss"].steps) == [1]
 
 
 @pytest.mark.thorough
@@ -235,7 +235,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_that_is_said(
     assert told == [message]
     file = run_file.read(run)
     assert (file.newest.from_step, file.newest.to_step) == (steps[-2], 24)
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 25))
+    assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, 25))
     assert (saver.folder / f"{newest.name}.left-1").is_dir()
 
 

@@ -85,7 +85,7 @@ def test_a_run_with_all_of_them_ends_with_the_same_bits_when_it_was_killed(
     assert resumed.returncode == 0, resumed.stderr
     run = only_run(listening)
     assert last_digest(run) == last_digest(reference)
-    both = [read_series(each / "metrics.bin") for each in (reference, run)]
+    both = [read_series(each / "metrics") for each in (reference, run)]
     assert (
         both[0].keys()
         == both[1].keys()

@@ -188,7 +188,7 @@ def test_the_folder_of_a_run_has_the_layout_that_is_documented(toy: Path, assay:
         "config.toml",
         "config/",
         "run.json",
-        "metrics.bin",
+        "metrics/",
         "events.jsonl",
         "log.txt",
     }

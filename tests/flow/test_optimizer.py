@@ -92,7 +92,7 @@ def test_a_run_with_groups_goes_on_with_them(assay, toy: Path) -> None:
     assert "group 4 of 4: lr 0.001, weight_decay 0: 2 parameters (layers.4.bias)" in went_on.stderr
     assert assay("run", "toy.toml").returncode == 0
     (second,) = [run for run in (toy / "runs").iterdir() if run != first]
-    one, other = (read_series(run / "metrics.bin")["train/loss"] for run in (first, second))
+    one, other = (read_series(run / "metrics")["train/loss"] for run in (first, second))
     assert list(one.values) == list(other.values)
 
 
@@ -149,7 +149,7 @@ def test_a_schedule_of_torch_and_one_by_the_epoch_are_followed(assay, toy: Path)
         ran = assay("run", f"{tag}.toml", "--tag", tag)
         assert ran.returncode == 0, ran.stderr
         (run,) = (toy / "runs").glob(f"*-{tag}")
-        rates = list(read_series(run / "metrics.bin")["train/lr"].values)
+        rates = list(read_series(run / "metrics")["train/lr"].values)
         assert rates == pytest.approx([0.01 * 0.5 ** (step // 8) for step in range(32)]), tag
 
 
@@ -163,5 +163,5 @@ def test_half_precision_trains_from_a_config_and_goes_on_with_its_scale(assay, t
 
     assert assay("run", "toy.toml", "train.precision=fp16").returncode == 0
     (second,) = [run for run in (toy / "runs").iterdir() if run != first]
-    one, other = (read_series(run / "metrics.bin")["train/loss"] for run in (first, second))
+    one, other = (read_series(run / "metrics")["train/loss"] for run in (first, second))
     assert list(one.values) == list(other.values)

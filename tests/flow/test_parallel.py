@@ -43,7 +43,7 @@ def test_two_processes_train_what_one_does_with_one_record_and_one_log(assay, to
     two = only_run(toy)
     assert "rank 1 loads" in (two / "ranks" / "1.txt").read_text()
     assert "rank 1 loads" not in shared.stdout + shared.stderr
-    curves = [read_series(run / "metrics.bin") for run in (toy.parent / "one", two)]
+    curves = [read_series(run / "metrics") for run in (toy.parent / "one", two)]
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
         assert list(curves[1][name].steps) == list(curves[0][name].steps)
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
@@ -193,7 +193,7 @@ def test_a_run_whose_first_process_was_killed_goes_on_in_four(assay, toy: Path) 
 
 def has_gone_on(run: Path) -> None:
     """All steps were made, in two attempts at the same thing."""
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+    assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, 33))
     file = run_file.read(run)
     assert (file.status, len(file.attempts)) == ("finished", 2)
     assert len({attempt.config_hash for attempt in file.attempts}) == 1
@@ -286,7 +286,7 @@ def test_processes_that_were_started_by_torchrun_join(assay, toy: Path) -> None:
 
     assert joined.returncode == 0, joined.stderr
     run = only_run(toy)
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == [1, 2, 3, 4]
+    assert list(read_series(run / "metrics")["train/loss"].steps) == [1, 2, 3, 4]
 
 
 @pytest.mark.thorough
@@ -332,7 +332,7 @@ def test_a_machine_that_is_lost_for_good_leaves_a_run_that_goes_on_with_the_othe
     assert "environment changed: variables.WORLD_SIZE  2 -> 1" in told
     run = only_run(toy)
     assert run_file.read(run).status == "finished"
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+    assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, 33))
 
 
 @pytest.mark.thorough
@@ -386,14 +386,14 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
             is_same_layout = (count, shards) == (2, 1)
             assert not is_same_layout or last_digest(run) == last_digest(two)
             rounding = 1e-5 if shards == 1 else 2e-4  # fp16, in micro-batches of half the size
-            curves = [read_series(each / "metrics.bin") for each in (one, run)]
+            curves = [read_series(each / "metrics") for each in (one, run)]
             for name in ("train/loss", "train/grad_norm", "train/lr", "valid/loss", "valid/acc"):
                 assert list(curves[1][name].steps) == list(curves[0][name].steps)
                 assert list(curves[1][name].values) == pytest.approx(
                     list(curves[0][name].values), abs=rounding
                 )
             assert assay("resume", "last", "parallel.pipeline=1", "train.epochs=5").returncode == 0
-            losses = read_series(run / "metrics.bin")["train/loss"].values
+            losses = read_series(run / "metrics")["train/loss"].values
             assert len(losses) > len(curves[0]["train/loss"].values)
             assert losses[-1] < max(losses[:8])
     few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")

@@ -53,14 +53,16 @@ def changed(view: RunView, **environment: object) -> None:
 
 def flip_a_value(metrics: Path) -> None:
     """One bit of the last points of `train/loss`."""
-    data = bytearray(metrics.read_bytes())
     last = next(
         block
         for block in reversed(read_contents(metrics).blocks)
         if "train/loss" in block.keys.names
     )
-    data[data.index(struct.pack("<d", last.columns[last.keys.names.index("train/loss")][-1]))] ^= 1
-    metrics.write_bytes(data)
+    value = struct.pack("<d", last.values[-1, last.keys.names.index("train/loss")])
+    file = next(file for file in metrics.glob("*.rows") if value in file.read_bytes())
+    data = bytearray(file.read_bytes())
+    data[data.index(value)] ^= 1
+    file.write_bytes(data)
 
 
 @pytest.mark.thorough
@@ -102,17 +104,15 @@ def test_a_run_is_done_again_from_its_own_code_and_what_is_not_equal_is_named(
     assert (told["train/loss"], told["weights"]) == ("equal, 4 points", "equal at step 30")
 
     metrics = find_run("last").folder.metrics
-    whole = metrics.read_bytes()
+    whole = {file: file.read_bytes() for file in metrics.iterdir()}
     flip_a_value(metrics)
     damaged = assay("replay", "last", "--steps", "27:31")
     assert (damaged.returncode, damaged.stdout) == (2, "")
-    assert (
-        "is damaged. metrics.bin is damaged at byte" in damaged.stderr
-        and "--force compares" in damaged.stderr
-    )
+    assert "is damaged. metrics/" in damaged.stderr and "--force compares" in damaged.stderr
     rest = replay("last", steps="27:31", force=True)
-    assert rest.verdict.equal and "points of" in rest.verdict.note
-    metrics.write_bytes(whole)
+    assert rest.verdict.equal and "row of" in rest.verdict.note
+    for file, data in whole.items():
+        file.write_bytes(data)
 
     shift.write_bytes(b"\x02")
     other = assay("replay", "last@27")

@@ -46,7 +46,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     assert last_digest(run) == uninterrupted
     file = run_file.read(run)
     assert (file.status, len(file.attempts)) == ("finished", 2)
-    curves = read_series(run / "metrics.bin")
+    curves = read_series(run / "metrics")
     assert list(curves["train/loss"].steps) == list(range(1, 33))
     assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
 
@@ -110,7 +110,7 @@ def test_a_run_that_somebody_goes_on_with_is_refused_to_a_second_one(
         first.wait()
 
     assert last_digest(run) == uninterrupted
-    assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+    assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, 33))
 
 
 def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_before(
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_be
     run = only_run(toy)
     assert run_file.read(run).newest.from_step == 8
     assert last_digest(run) == uninterrupted
-    assert list(read_series(run / "metrics.bin")["valid/acc"].steps) == [8, 16, 24, 32]
+    assert list(read_series(run / "metrics")["valid/acc"].steps) == [8, 16, 24, 32]
 
 
 def test_a_run_that_was_limited_goes_on_to_the_bits_of_one_that_was_not(

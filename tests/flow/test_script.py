@@ -78,7 +78,7 @@ def run_to_its_end(folder: Path) -> str:
 def wait_for_steps(folder: Path, count: int) -> None:
     until = time.monotonic() + 100
     while time.monotonic() < until:
-        files = list(folder.glob("runs/*/metrics.bin"))
+        files = list(folder.glob("runs/*/metrics"))
         if files and len(read_series(files[0]).get("train/loss", ())) >= count:
             return
         time.sleep(0.02)
@@ -118,7 +118,7 @@ def test_a_script_that_was_ended_is_resumed_by_the_same_command_to_the_same_bits
     assert (file.status, len(file.attempts), file.newest.to_step) == ("finished", 2, 32)
     assert last_digest(run) == last_digest(kept)
     for name in ("train/loss", "valid/loss"):
-        a, b = (read_series(each / "metrics.bin")[name] for each in (run, kept))
+        a, b = (read_series(each / "metrics")[name] for each in (run, kept))
         assert (a.steps.tolist(), a.values.tolist()) == (b.steps.tolist(), b.values.tolist())
     started = [
         timed.fact for timed in read_events(run / "events.jsonl") if isinstance(timed.fact, Started)

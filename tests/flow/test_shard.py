@@ -108,7 +108,7 @@ def test_zero_trains_what_one_process_does_and_its_checkpoint_loads_into_one(
     assert "mesh: shard 2 = 2 processes" in shared.stderr
     assert "ZeRO stage 2: data 2 is shard 2" in shared.stderr
     two = only_run(toy)
-    curves = [read_series(run / "metrics.bin") for run in (toy.parent / "one", two)]
+    curves = [read_series(run / "metrics") for run in (toy.parent / "one", two)]
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc"):
         assert list(curves[1][name].steps) == list(curves[0][name].steps)
         assert list(curves[1][name].values) == pytest.approx(list(curves[0][name].values), abs=1e-5)
@@ -151,7 +151,7 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
         resumed = assay("resume", "last")
         assert resumed.returncode == 0, resumed.stderr
         assert last_digest(run) == whole
-        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(range(1, 33))
+        assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, 33))
 
     with as_it_was(run):
         damaged = newest(run)
@@ -172,13 +172,11 @@ def test_each_process_writes_what_it_has_and_a_killed_run_goes_on_to_the_same_bi
         ["parallel.shard=4"],
         ["parallel.shard=2", "parallel.data=2"],
     ):
-        step = read_series(run / "metrics.bin")["train/loss"].steps[-1]
+        step = read_series(run / "metrics")["train/loss"].steps[-1]
         resumed = assay("resume", "last", *layout, "train.epochs=60", "--max-steps", str(step + 4))
         assert resumed.returncode == 0, resumed.stderr
         assert "took its state from the checkpoint" not in resumed.stderr
-        assert list(read_series(run / "metrics.bin")["train/loss"].steps) == list(
-            range(1, step + 5)
-        )
+        assert list(read_series(run / "metrics")["train/loss"].steps) == list(range(1, step + 5))
     assert run_file.read(run).status == "finished"
 
 

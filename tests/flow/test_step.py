@@ -132,7 +132,7 @@ def test_a_period_of_backward_is_so_many_micro_steps_of_one_step(assay, toy: Pat
     newest = max((run / "checkpoints").glob("step-*"))
     state = _state_of(newest)
     assert (state["step"], state["micro_step"]) == (25, 100)
-    losses = read_series(run / "metrics.bin")["train/loss"]
+    losses = read_series(run / "metrics")["train/loss"]
     assert len(losses.values) == 25
 
 
@@ -204,7 +204,7 @@ def test_each_of_several_losses_is_on_its_curve_and_debugging_changes_no_weight(
         assert ran.returncode == 0, ran.stderr
         (run,) = (toy / "runs").glob(f"*-{tag}")
         digests.append(last_digest(run))
-        curves = read_series(run / "metrics.bin")
+        curves = read_series(run / "metrics")
         words, small = curves["train/loss/words"].values, curves["train/loss/small"].values
         assert curves["train/loss"].values == pytest.approx(
             [w + 0.25 * s for w, s in zip(words, small, strict=True)]
@@ -233,7 +233,7 @@ def test_a_step_that_is_not_finite_is_named_and_leaves_a_keypoint_of_finite_weig
         each.fact for each in read_events(run / "events.jsonl") if isinstance(each.fact, Saved)
     ]
     assert (saved[-1].kind, saved[-1].step) == ("keypoint", 36)
-    losses = read_series(run / "metrics.bin")["train/loss"]
+    losses = read_series(run / "metrics")["train/loss"]
     assert losses.steps[-1] == 36 and all(map(math.isfinite, losses.values))
 
     resumed = assay(
@@ -274,7 +274,7 @@ def test_a_compiled_run_has_the_losses_of_a_plain_one_and_its_log_counts_the_gra
             return
         assert ran.returncode == 0, ran.stderr
         (run,) = (toy / "runs").glob(f"*-{tag}")
-        losses.append(list(read_series(run / "metrics.bin")["train/loss"].values))
+        losses.append(list(read_series(run / "metrics")["train/loss"].values))
 
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     assert "compiled graphs: " in (run / "log.txt").read_text()

@@ -99,7 +99,7 @@ def test_a_run_of_divided_layers_is_that_of_one_process_and_each_goes_on_from_th
 
 
 def same(one: Path, two: Path) -> None:
-    curves = [read_series(run / "metrics.bin") for run in (one, two)]
+    curves = [read_series(run / "metrics") for run in (one, two)]
     norms = [name for name in curves[0] if name.startswith(("grad_norm/", "weight_norm/"))]
     assert norms
     for name in ("train/loss", "train/grad_norm", "valid/loss", "valid/acc", *norms):

@@ -41,7 +41,7 @@ def test_a_run_is_trained_recorded_listed_shown_tested_and_compared(
     file = run_file.read(run)
     assert (file.status, file.sealed, file.newest.to_step) == ("finished", True, 32)
     assert file.best is not None and file.best.metric == "valid/acc"
-    curves = read_series(run / "metrics.bin")
+    curves = read_series(run / "metrics")
     assert list(curves["train/loss"].steps) == list(range(1, 33))
     assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
 
@@ -159,12 +159,12 @@ def test_the_same_config_gives_the_same_bits(assay, toy: Path) -> None:
 def test_a_test_gives_bit_for_bit_what_the_training_measured(assay, toy: Path) -> None:
     assert assay("run", "toy.toml").returncode == 0
     train = only_run(toy)
-    measured = read_series(train / "metrics.bin")["valid/loss"].values[-1]
+    measured = read_series(train / "metrics")["valid/loss"].values[-1]
 
     assert assay("test", "last@latest", "--split", "valid").returncode == 0
 
     (test,) = set((toy / "runs").iterdir()) - {train}
-    again = read_series(test / "metrics.bin")["valid/loss"].values[-1]
+    again = read_series(test / "metrics")["valid/loss"].values[-1]
     assert measured == again
     assert run_file.read(test).parent.startswith(run_file.read(train).id)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from assay.core.errors import RecordError
 from assay.formats import run_file
 from assay.formats.json_codec import dataclass_from, to_plain
 from assay.formats.rehearsal import Finding, PeakMemory, Rehearsal
-from assay.formats.run_file import Attempt, Best, Code, RunFile, Summary
+from assay.formats.run_file import Attempt, Best, Code, RunFile
 from assay.formats.verdict import Difference, Verdict
 
 INT = st.integers(-(2**53), 2**53)
@@ -30,17 +29,6 @@ codes = st.builds(
     git_commit=TEXT,
     git_dirty=st.booleans(),
     git_remote=TEXT,
-)
-summaries = st.builds(
-    Summary,
-    last=FLOAT,
-    step=INT,
-    count=INT,
-    min=FLOAT,
-    at_min=INT,
-    max=FLOAT,
-    at_max=INT,
-    mean=FLOAT,
 )
 attempts = st.builds(
     Attempt,
@@ -64,7 +52,6 @@ runs = st.builds(
     status=STATUS,
     sealed=st.booleans(),
     attempts=st.lists(attempts, max_size=2).map(tuple),
-    summaries=st.dictionaries(TEXT, summaries, max_size=2),
     best=st.none()
     | st.builds(Best, metric=TEXT, mode=st.sampled_from(["min", "max"]), value=FLOAT, step=INT),
 )
@@ -76,27 +63,6 @@ def test_a_run_comes_back_equal(tmp_path: Path, run: RunFile) -> None:
     run_file.write(tmp_path, run)
 
     assert run_file.read(tmp_path) == run
-
-
-def test_a_metric_that_ended_in_nan_comes_back_as_nan(tmp_path: Path) -> None:
-    summary = Summary(
-        last=math.nan,
-        step=1,
-        count=1,
-        min=math.inf,
-        at_min=1,
-        max=-math.inf,
-        at_max=1,
-        mean=math.nan,
-    )
-    run_file.write(
-        tmp_path, RunFile(id="a", kind="train", created_ns=1, summaries={"loss": summary})
-    )
-
-    found = run_file.read(tmp_path).summaries["loss"]
-
-    assert math.isnan(found.last)
-    assert (found.min, found.max) == (math.inf, -math.inf)
 
 
 def test_the_newest_attempt_is_the_last_and_the_seconds_are_of_ended_ones() -> None:

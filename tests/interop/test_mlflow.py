@@ -69,7 +69,7 @@ def test_metrics_keep_every_number_step_and_time(runs: list[ForeignRun]) -> None
 
     assert loss.keys.names == ("train/loss",)
     assert list(loss.steps) == [-2, -1, 0, 1, 2, 3]
-    np.testing.assert_array_equal(loss.columns[0], NUMBERS)
+    np.testing.assert_array_equal(loss.values[:, 0], NUMBERS)
     assert loss.times_ns[5] == 1_760_000_005 * 10**9
 
 

@@ -47,13 +47,13 @@ def test_scalars_of_both_forms_keep_their_steps_and_times(runs: dict[str, Foreig
 
     loss = by_name["train/loss"]
     assert list(loss.steps) == [-2, -1, 0, 1, 2, 3]
-    np.testing.assert_array_equal(loss.columns[0], FIRST)
+    np.testing.assert_array_equal(loss.values[:, 0], FIRST)
     assert [time_ns // 10**9 for time_ns in loss.times_ns] == [1_760_000_001 + i for i in range(6)]
-    assert (list(by_name["2^40 steps"].steps), list(by_name["dense"].columns[0])) == (
+    assert (list(by_name["2^40 steps"].steps), list(by_name["dense"].values[:, 0])) == (
         [2**40],
         [0.75],
     )
-    assert list(runs["sweep/lr=0.1"].blocks[0].columns[0]) == pytest.approx([0.0, 0.1, 0.2])
+    assert list(runs["sweep/lr=0.1"].blocks[0].values[:, 0]) == pytest.approx([0.0, 0.1, 0.2])
     assert runs["first"].created_ns // 10**9 == 1_760_000_000
 
 
@@ -88,7 +88,7 @@ def test_what_a_restart_left_behind_is_a_branch(runs: dict[str, ForeignRun]) -> 
 
     assert list(loss.steps) == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]
     assert [bool(branch) for branch in loss.branches] == [False] * 3 + [True] * 3 + [False] * 5
-    assert list(loss.on_curve().columns[0]) == [0, 1, 2, 3.5, 4.5, 5.5, 6.5, 7.5]
+    assert list(loss.on_curve().values[:, 0]) == [0, 1, 2, 3.5, 4.5, 5.5, 6.5, 7.5]
 
 
 def test_a_file_that_ends_inside_of_an_event_gives_the_others_and_says_where(
@@ -145,7 +145,7 @@ def test_whatever_happened_to_a_file_it_is_read_and_never_believed(
     said = {
         (s, struct.pack("<f", v))
         for block in run.blocks
-        for s, v in zip(block.steps, block.columns[0], strict=True)
+        for s, v in zip(block.steps, block.values[:, 0], strict=True)
     }
     assert said <= known
     assert len(run.warnings) <= 1
@@ -162,7 +162,7 @@ def test_many_events_are_checked_as_well_as_few(tmp_path: Path) -> None:
 
     run = find(tmp_path)[0].read()
 
-    assert list(run.blocks[0].columns[0]) == [step / 2 for step in range(99)]
+    assert list(run.blocks[0].values[:, 0]) == [step / 2 for step in range(99)]
     assert "a record is damaged" in run.warnings[0]
 
 
@@ -209,5 +209,5 @@ def test_what_we_write_ourselves_reads_back(
         (tag.encode("utf-8", "replace").decode(),),
         [step],
     )
-    np.testing.assert_array_equal(block.columns[0][:1], [value])
+    np.testing.assert_array_equal(block.values[:, 0][:1], [value])
     assert block.times_ns[0] == round(time_s * 1e9)

@@ -61,13 +61,13 @@ def test_rows_are_curves_and_a_step_metric_is_their_axis(runs: dict[str, Foreign
 
     assert together.keys.names == ("train/acc", "train/loss")
     assert list(together.steps) == [0, 1, 2, 3, 4, 5]
-    np.testing.assert_array_equal(together.columns[1], NUMBERS)
+    np.testing.assert_array_equal(together.values[:, 1], NUMBERS)
     assert (valid.keys.names, valid.keys.axis, list(valid.steps)) == (
         ("tokens", "valid/loss"),
         0,
         [7],
     )
-    assert (inner.keys.names, list(inner.columns[0])) == (("nested.a",), [1.0])
+    assert (inner.keys.names, list(inner.values[:, 0])) == (("nested.a",), [1.0])
     assert (
         runs["first"].created_ns
         <= together.times_ns[0]
@@ -103,7 +103,7 @@ def test_a_run_that_was_killed_gives_all_rows_but_the_torn_one(runs: dict[str, F
 
     (loss,) = run.blocks
     assert list(loss.steps) == list(range(WHOLE))
-    assert loss.columns[0][-1] == 1 / WHOLE
+    assert loss.values[:, 0][-1] == 1 / WHOLE
     (warning,) = run.warnings
     assert "run-killed01.wandb: it ends inside of a record at byte" in warning
 
@@ -115,7 +115,7 @@ def test_the_attempts_of_a_resumed_run_are_one_run(tmp_path: Path) -> None:
 
     (loss,) = run.blocks
     assert list(loss.steps) == [0, 1, 2, 3, 4, 3, 4, 5, 6, 7]
-    assert list(loss.columns[0]) == [1.0, 1.1, 1.2, 1.3, 1.4, 2.0, 2.1, 2.2, 2.3, 2.4]
+    assert list(loss.values[:, 0]) == [1.0, 1.1, 1.2, 1.3, 1.4, 2.0, 2.1, 2.2, 2.3, 2.4]
     assert list(loss.branches) == [0, 0, 0, 2, 2, 0, 0, 0, 0, 0]
     assert (run.status, run.config, run.about["id"]) == ("finished", {"lr": 0.2}, "again001")
     assert run.created_ns < run.blocks[0].times_ns[5] - 1_000_000_000
@@ -162,7 +162,7 @@ def resumed(attempts: Attempts) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, int, float]]] = {}
     for block in log.blocks():
         assert list(block.times_ns) == sorted(block.times_ns)
-        for name, column in zip(block.keys.names, block.columns, strict=True):
+        for name, column in zip(block.keys.names, block.values.T, strict=True):
             points = zip(block.times_ns, block.steps, column, block.branches, strict=True)
             curves.setdefault(name, []).extend(point[:3] for point in points if not point[3])
     return {name: [point[1:] for point in sorted(points)] for name, points in curves.items()}

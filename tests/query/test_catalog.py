@@ -11,7 +11,7 @@ from assay.formats.run_file import Best
 from assay.query.catalog import Asked, Catalog
 from assay.query.groups import BY_CONFIG, Spread
 from assay.store.layout import Project
-from run_folders import make_run, summary
+from run_folders import make_run
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def catalog(project: Project) -> Catalog:
             age_s=100 - i,
             config=f"lr = {lr}\nseed = {i}\n",
             attempt={"seedless_hash": alike},
-            summaries={"loss": summary(loss)},
+            points={"loss": [loss]},
             best=Best(metric="loss", mode="min", value=loss, step=3),
         )
     make_run(project, id="aaaaaaa5", age_s=50, status="failed", config="lr = 0.3\n", tag="other")
@@ -117,7 +117,7 @@ def test_a_metric_that_runs_call_their_best_by_has_a_mode_unless_they_differ(
 
 def test_a_run_that_appears_is_seen_after_the_next_look(catalog: Catalog, project: Project) -> None:
     before = catalog.version
-    folder = make_run(project, id="aaaaaaa6", age_s=1, ran_s=None, summaries={})
+    folder = make_run(project, id="aaaaaaa6", age_s=1, ran_s=None)
 
     assert catalog.ids(Asked(where='id = "aaaaaaa6"')) == []
     catalog.synchronize([folder.name])

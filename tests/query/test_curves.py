@@ -138,16 +138,17 @@ def test_a_large_file_is_kept_until_it_changes(project: Project) -> None:
     first = reader.series(folder, None, is_open=False)
 
     assert reader.series(folder, None, is_open=False) is first
-    folder.metrics.write_bytes(folder.metrics.read_bytes() + b"\0" * 8)
+    with (folder.metrics / "1.rows").open("ab") as file:
+        file.write(bytes(8))
     assert reader.series(folder, None, is_open=False) is not first
 
 
 def test_metrics_that_are_logged_together_lie_at_the_same_places(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.bin", 1)
+    writer = MetricsWriter(tmp_path / "metrics", 1)
     for step in range(900):
         writer.log({"loss": 1.0, "lr": math.nan if step % 2 else 2.0}, step)
     writer.close()
-    read = read_series(tmp_path / "metrics.bin")
+    read = read_series(tmp_path / "metrics")
 
     loss, rate = draw(read, CurveView(points=20, means=True), "loss", "lr")
 

@@ -111,7 +111,7 @@ class Store:
 
     def log(self) -> None:
         if (folder := self.pick()) and folder.is_dir():
-            with open(folder / "metrics.bin", "ab") as file:
+            with open(folder / "metrics" / "1.rows", "ab") as file:
                 file.write(b"\0")
 
     def list_all(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 
@@ -64,8 +65,8 @@ def test_a_run_whose_process_is_gone_was_killed(project: Project) -> None:
     folder = make_run(project, ran_s=None, age_s=100)
     started_ns = RunView(folder).file.created_ns
     hold_lease(folder, process_start="1", beat_ns=started_ns + 40 * SECOND)
-    for name in ("metrics.bin", "config.toml"):
-        (folder / name).unlink()
+    shutil.rmtree(folder / "metrics")
+    (folder / "config.toml").unlink()
 
     view = RunView(folder)
 
@@ -106,7 +107,7 @@ def test_a_run_without_an_end_and_without_a_lease_was_killed_here_and_is_unknown
 ) -> None:
     here = make_run(project, ran_s=None)
     elsewhere = make_run(project, ran_s=None, attempts=())
-    (elsewhere / "metrics.bin").unlink()
+    shutil.rmtree(elsewhere / "metrics")
 
     assert RunView(here).status == "killed"
     assert RunView(elsewhere).status == "unknown"
@@ -117,8 +118,8 @@ def test_the_silence_of_another_host_is_unknown_since_then(project: Project) -> 
     folder = make_run(project, ran_s=None, age_s=7200)
     long_ago_ns = time.time_ns() - 3600 * SECOND
     hold_lease(folder, host="node3", place="node3/x/y", beat_ns=long_ago_ns)
-    for name in ("metrics.bin", "config.toml"):
-        (folder / name).unlink()
+    shutil.rmtree(folder / "metrics")
+    (folder / "config.toml").unlink()
 
     view = RunView(folder)
 
@@ -231,7 +232,9 @@ def test_a_metric_that_is_not_there_names_its_neighbour(project: Project) -> Non
 def test_an_empty_run_has_nothing_and_says_so_without_failing(project: Project) -> None:
     folder = make_run(project, attempts=())
     for path in folder.iterdir():
-        if path.name != "run.json":
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "run.json":
             path.unlink()
 
     view = RunView(folder)

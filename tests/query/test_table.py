@@ -23,7 +23,7 @@ from assay.query.catalog import Asked, open_catalog
 from assay.query.columns import COLUMNS, DEFAULT_COLUMNS
 from assay.query.table import differing_keys, list_runs, make_group_table, make_table
 from assay.store.layout import Project
-from run_folders import SECOND, edit, hold_lease, make_project, make_run, summary
+from run_folders import SECOND, edit, hold_lease, make_project, make_run
 
 
 def cells(line: str) -> int:
@@ -278,7 +278,7 @@ def test_no_tag_breaks_the_lines_or_their_width(
     tmp_path_factory: pytest.TempPathFactory, tag: str, width: int
 ) -> None:
     project = make_project(tmp_path_factory.mktemp("p"))
-    make_run(project, tag=tag, summaries={"loss": summary(1.0)})
+    make_run(project, tag=tag, points={"loss": [1.0]})
 
     lines = list_runs(project).text(width=width)
 

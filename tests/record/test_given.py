@@ -44,6 +44,7 @@ from assay.record.start import Run
 from assay.store.artifacts import artifacts
 from assay.store.blobs import FileBlobs
 from assay.store.series import read_series
+from assay.store.summaries import summaries
 from event_reader import pixels_of
 
 
@@ -240,7 +241,7 @@ def test_whatever_is_given_the_record_stays_whole(tmp_path: Path, method: str) -
     assert run.folder is not None
     record = run_file.read(run.folder.path)
     assert (record.status, record.values["last"]) == ("finished", 1)
-    assert record.summaries["loss"].last == 0.25
+    assert summaries(run.folder.metrics)["loss"].last == 0.25
     for kept in artifacts(run.folder):
         assert FileBlobs(run.folder.artifacts).get(kept.digest) is not None
     assert max(map(len, told.values()), default=0) < 400

@@ -26,8 +26,8 @@ from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.formats.run_file import Best
 from assay.query.run import RunView
-from assay.record import compaction, recorder_thread
 from assay.record import recorder as recorder_module
+from assay.record import recorder_thread
 from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.opening import start_attempt, start_run
@@ -107,7 +107,7 @@ def test_a_finished_run_is_sealed_summed_up_and_free(project: Project) -> None:
 
     written = run_file.read(run.folder.path)
     assert (written.status, written.sealed) == ("finished", True)
-    assert written.summaries["loss"].last == 1 / 3
+    assert RunView(run.folder).summaries["loss"].last == 1 / 3
     assert written.newest.to_step == 3
     assert written.newest.ended_ns is not None
     assert leases.read(run.folder.path) is None
@@ -409,19 +409,19 @@ def test_the_lease_is_renewed_though_the_monotonic_clock_goes_back(
         synced.release()
         return True
 
-    thread = recorder_thread.RecorderThread(
-        "clock", prepare=lambda: None, sync=lambda: True, renew=renew
-    )
+    monkeypatch.setattr(recorder_thread, "SYNC_S", 0.001)
+    thread = recorder_thread.RecorderThread("clock", sync=lambda: True, renew=renew)
     thread.start()
     try:
-        for clock_s in (10_002.0, 5.0, 7.0):
-            now_s[0] = clock_s
-            thread.wake()
+        assert synced.acquire(timeout=60)
+        assert not any(beats)
+        now_s[0] = 5.0
+        for _ in range(2):  # the first one may have begun before
             assert synced.acquire(timeout=60)
     finally:
         thread.stop()
         thread.join()
-    assert beats[1], "a beat is due at once"
+    assert any(beats[:3]), "a beat is due at once"
 
 
 def test_what_the_user_wrote_into_the_readme_survives_every_ending(project: Project) -> None:
@@ -743,8 +743,9 @@ def test_the_folder_of_a_run_that_is_deleted_or_moved_is_made_again_and_the_end_
         case "moved":
             path.rename(project.root / "elsewhere")
         case "emptied":
-            for each in path.iterdir():
-                each.unlink()
+            for each in path.rglob("*"):
+                if each.is_file():
+                    each.unlink()
     for _ in range(1000 if noticed else 0):
         if run.lacks:
             break
@@ -897,20 +898,6 @@ def test_code_that_another_run_needs_stays_when_a_later_run_knows_its_secret(
     assert blobs.get(read_tree(blobs, before)["train.py"].digest) == b'X = "come-later-7788"\n'
 
 
-def test_metrics_that_cannot_be_compacted_leave_the_run_open_to_be_looked_at(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "compact", lambda path, names: False)
-
-    with begin(project) as run:
-        for step in range(20_000):
-            run.log({"a": 1.0}, step)
-
-    written = run_file.read(run.folder.path)
-    assert (written.status, written.sealed) == ("finished", False)
-    assert written.summaries["a"].count == 20_000
-
-
 def test_a_torn_last_event_does_not_spoil_the_next_one(project: Project) -> None:
     with begin(project) as run:
         with open(run.folder.events, "ab") as file:
@@ -927,15 +914,13 @@ def test_a_normal_end_is_finished(error: BaseException | None) -> None:
 
 def test_run_json_is_plain_json_that_other_programs_read(project: Project) -> None:
     with begin(project, tag="t") as run:
-        run.log({"a": float("inf")}, 1)
-        run.set_value("answer", {"x": [1, 2]})
+        run.set_value("answer", {"x": [1, 2], "far": float("inf")})
 
     data = json.loads(
         run.folder.run_json.read_text(),
         parse_constant=lambda text: pytest.fail(f"{text} is no JSON"),
     )
-    assert data["summaries"]["a"]["last"] == "inf"
-    assert data["values"] == {"answer": {"x": [1, 2]}}
+    assert data["values"] == {"answer": {"x": [1, 2], "far": "inf"}}
 
 
 WRITES_ON = """

@@ -81,7 +81,7 @@ NAMES = (
         "config/a\nb",
         "con\u202efig/a.py",
     ),
-    *("checkpoints", "config", "metrics.bin/a", "run.json/evil.py", "trace/" + "a/" * 50 + "b"),
+    *("checkpoints", "config", "config.toml/a", "run.json/evil.py", "trace/" + "a/" * 50 + "b"),
 )
 COMMANDS = (
     *(["check", "RUN"], ["summary", "RUN"], ["graph", "RUN"], ["events", "RUN"], ["show", "RUN"]),

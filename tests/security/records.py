@@ -276,7 +276,7 @@ def readers(
         yield " ".join(words), lambda words=words: said(words)
     yield "runs()", lambda: [(view.id, view.status, view.damages) for view in list_runs(project)]
     yield "a view", lambda: looked_at(RunView(folder))
-    yield "a tail", lambda: Tail(folder / "metrics.bin").update()
+    yield "a tail", lambda: Tail(folder / "metrics").update()
     yield "a catalog", lambda: Catalog(project).synchronize()
     yield "pack", lambda: pack_run(RunFolder(folder), NoBlobs(), project.root / "packed.tar.gz")
 

@@ -58,7 +58,7 @@ def in_place_of(path: Path) -> list[str]:
     return [f"a pipe in the place of {path.name}"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics.bin", "events.jsonl", "config.toml"])
+@pytest.mark.parametrize("name", ["run.json", "metrics/1.rows", "events.jsonl", "config.toml"])
 def test_each_of_many_flipped_bits_of_a_file_is_read_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -291,6 +291,7 @@ def test_a_folder_without_a_run_is_listed_with_the_reason(project: Project) -> N
 def test_metrics_that_cannot_be_read_hide_no_run(project: Project) -> None:
     with begin(project) as run:
         run.log({"a": 1.0}, 1)
+        shutil.rmtree(run.folder.metrics)
         run.folder.metrics.write_bytes(b"rubbish rubbish")
         (row,) = refresh(project)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from assay.formats import frames, metrics_file
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
@@ -19,6 +20,7 @@ from assay.store.layout import open_project
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
 from assay.store.summaries import summaries
+from run_folders import write_metrics
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_a_file_that_is_followed_holds_what_one_look_at_all_of_it_finds(
 ) -> None:
     tail, path = Tail(recorder.folder.metrics), recorder.folder.metrics
     assert not tail.update()
-    for step in range(30_000):  # over more than one extent
+    for step in range(30_000):
         recorder.log({"loss": math.sin(step), "acc": step / 7}, step)
         if step % 7_001 == 0:
             recorder.log({"valid": float(step)}, step)
@@ -67,39 +69,41 @@ def test_what_a_resume_left_behind_is_on_its_branch(recorder: RunRecorder) -> No
     assert tail.series()["loss"].values.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 40.0]
 
 
-def test_a_file_that_was_compacted_is_read_again(recorder: RunRecorder) -> None:
-    tail = Tail(recorder.folder.metrics)
-    for step in range(20_000):
+def test_metrics_that_were_cut_off_or_replaced_are_read_again(recorder: RunRecorder) -> None:
+    folder = recorder.folder.metrics
+    tail = Tail(folder)
+    for step in range(1_000):
         recorder.log({"loss": float(step)}, step)
     tail.update()
-    recorder.finish()
-    assert tail.update()
-    equal(tail, recorder.folder.metrics)
+    for harm in (
+        lambda file: os.truncate(file, 400),
+        lambda file: os.replace(shutil.copy(file, folder / "copy"), file),
+    ):
+        harm(folder / "1.rows")
+        tail.update()
+        equal(tail, folder)
+        assert tail.rows == 10
 
 
 def test_a_file_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    tail = Tail(tmp_path / "metrics.bin")
+    tail = Tail(tmp_path / "metrics")
     assert not tail.update()
     assert tail.series() == {}
     assert tail.summaries() == {}
 
 
-def test_a_frame_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.bin"
-    head = frames.file_head(metrics_file.FORM)
-    head += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=4096)
-    head += metrics_file.pack_keys(metrics_file.KeySet(0, ("loss",)))
-    frame = metrics_file.pack_wide(0, 7, 7, [0.5])
-    for part in (frame[:8], frame[:20]):
-        path.write_bytes((head + part).ljust(4096, b"\0"))
-        tail = Tail(path)
+def test_a_row_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -> None:
+    write_metrics(tmp_path, {"loss": [0.25, 0.5]})
+    file = tmp_path / "metrics" / "1.rows"
+    whole = file.read_bytes()
+    for part in (bytes(40), whole[40:60], whole[40:60] + bytes(20)):
+        file.write_bytes(whole[:40] + part)
+        tail = Tail(tmp_path / "metrics")
         tail.update()
-        assert tail.series() == {}
-        with open(path, "r+b") as file:  # the same file, as the writer goes on
-            file.seek(len(head))
-            file.write(frame)
+        assert tail.series()["loss"].values.tolist() == [0.25]
+        file.write_bytes(whole)  # the same file, as the writer goes on
         assert tail.update()
-        assert tail.series()["loss"].values.tolist() == [0.5]
+        assert tail.series()["loss"].values.tolist() == [0.25, 0.5]
 
 
 @example([1e300, 1.0, -1e300])  # the sum of floats is 0
@@ -109,14 +113,9 @@ def test_a_frame_that_is_half_written_is_read_once_it_is_whole(tmp_path: Path) -
 def test_the_summaries_are_those_of_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, values: list[float]
 ) -> None:
-    path = tmp_path_factory.mktemp("tail") / "metrics.bin"
-    data = frames.file_head(metrics_file.FORM)
-    data += frames.pack_extent(metrics_file.FORM, sequence=0, attempt=1, base_ns=0, end=0)
-    data += metrics_file.pack_keys(metrics_file.KeySet(0, ("loss",)))
-    data += b"".join(
-        metrics_file.pack_wide(0, step, step, [value]) for step, value in enumerate(values, 1)
-    )
-    path.write_bytes(data)
+    folder = tmp_path_factory.mktemp("tail")
+    write_metrics(folder, {"loss": values})
+    path = folder / "metrics"
     tail = Tail(path)
     tail.update()
     mine, theirs = tail.summaries()["loss"], summaries(path)["loss"]

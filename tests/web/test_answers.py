@@ -136,11 +136,11 @@ def test_a_cell_spells_the_numbers_that_json_lacks_as_every_other_face_does(
 def test_the_bytes_of_curves_hold_the_x_of_metrics_that_are_logged_together_once(
     tmp_path: Path,
 ) -> None:
-    writer = MetricsWriter(tmp_path / "metrics.bin", 1)
+    writer = MetricsWriter(tmp_path / "metrics", 1)
     for step in range(200):
         writer.log({"loss": float(step % 7), "lr": 0.5}, step)
     writer.close()
-    read = read_series(tmp_path / "metrics.bin")
+    read = read_series(tmp_path / "metrics")
     view = CurveView(points=10, means=True)
     curves = draw_curves(["r"], lambda _: read, ["loss", "lr"], view, widths={})
 

@@ -117,7 +117,7 @@ def test_a_request_made_from_the_description_meets_no_error_of_the_server(
 
 @pytest.mark.parametrize("damage", sorted(DAMAGES))
 @pytest.mark.parametrize(
-    "name", ["run.json", "config.toml", "events.jsonl", "edits.jsonl", "metrics.bin", "log.txt"]
+    "name", ["run.json", "config.toml", "events.jsonl", "edits.jsonl", "metrics/1.rows", "log.txt"]
 )
 def test_a_record_with_a_damaged_file_is_shown_with_what_is_left(
     place: tuple[TestClient, Path, Path], name: str, damage: str

@@ -1,4 +1,4 @@
-"""Checksummed frames: the grammar that metrics and traces share on disk.
+"""Checksummed frames: the grammar of traces on disk.
 
 Little-endian throughout. A file is eight bytes of head (`93 41 53 53 41 59`, a kind byte, a version
 byte) and then frames. A frame is a whole number of 8-byte words:
@@ -60,9 +60,6 @@ _WORD_COST = 128  # what looking at a word costs, in bytes of checksum
 
 IsFrame = Callable[[int, int], bool]
 """`is_frame(tag, words)`: True if a frame of that tag and length may exist in the file."""
-CountIntact = Callable[[memoryview, int], int]
-"""`count_intact(data, frame_bytes)`: how many frames of that length are intact at the beginning of
-`data`, and of the tag of the first: who has something fast for that may bring it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +88,6 @@ class Frame:
     def end(self) -> int:
         """File offset behind the frame."""
         return self.offset + FRAME_HEAD_BYTES + len(self.payload)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameGroup:
-    """Adjacent intact frames of one tag and one length. `data` is all of them, heads included."""
-
-    offset: int
-    tag: int
-    frame_bytes: int
-    data: memoryview
-    base_ns: int
-
-    def __iter__(self) -> Iterator[Frame]:
-        for at in range(0, len(self.data), self.frame_bytes):
-            _, _, _, a, b = _HEAD.unpack_from(self.data, at)
-            payload = self.data[at + FRAME_HEAD_BYTES : at + self.frame_bytes]
-            yield Frame(self.offset + at, self.tag, a, b, payload, self.base_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,32 +161,11 @@ def scan(
 
     `start` must be the offset of an extent's head (the first is right behind the file's head).
     """
-    for item in frame_groups(data, start=start, is_frame=is_frame):
-        if isinstance(item, FrameGroup):
-            yield from item
-        else:
-            yield item
-
-
-def frame_groups(
-    data: bytes | memoryview,
-    *,
-    start: int = FILE_HEAD_BYTES,
-    extent: Extent | None = None,
-    is_frame: IsFrame = lambda tag, words: True,
-    count_intact: CountIntact | None = None,
-) -> Iterator[FrameGroup | Extent | Damage]:
-    """Yield what `scan` yields, with like frames grouped, which is several times as fast.
-
-    To read on in a file that has grown, `start` is the offset of a frame, and `extent` the one that
-    it lies in.
-    """
     view = memoryview(data)
     size = len(view)
     search = _FrameSearch(view, is_frame)
     offset = start
-    extent = extent or Extent(start, 0, 0, 0, 0)
-    count = count_intact or count_intact_frames
+    extent = Extent(start, 0, 0, 0, 0)
     while offset < size:
         limit = min(extent.end, size) if offset < extent.end else size
         frame = _frame_at(view, offset, limit, extent.base_ns)
@@ -216,14 +175,8 @@ def frame_groups(
                 yield Damage(offset, end, torn=following >= size)
             offset = following
         elif frame.tag != EXTENT:
-            end = frame.end
-            size_bytes = end - offset
-            if view[end + 4 : end + 8] == view[offset + 4 : offset + 8]:  # the next is like it
-                most = (limit - offset) // size_bytes
-                like = view[offset : offset + most * size_bytes]
-                end = offset + size_bytes * count(like, size_bytes)
-            yield FrameGroup(offset, frame.tag, size_bytes, view[offset:end], extent.base_ns)
-            offset = end
+            yield frame
+            offset = frame.end
         else:
             head = _extent_of(frame)
             if isinstance(head, Damage):
@@ -333,17 +286,6 @@ def _form_of_first_extent(view: memoryview) -> Form | None:
         return None
     _, _, kind, version = _EXTENT_PAYLOAD.unpack(frame.payload)
     return Form(bytes([kind]), version)
-
-
-def count_intact_frames(data: memoryview, frame_bytes: int) -> int:
-    """Return how many frames are intact at the beginning, and of the tag of the first."""
-    mark = bytes(data[4:8])
-    count = 0
-    for crc, body in struct.iter_unpack(f"<I{frame_bytes - 4}s", data):
-        if not body.startswith(mark) or crc32(body) != crc:
-            break
-        count += 1
-    return count
 
 
 def _frame_at(view: memoryview, offset: int, limit: int, base_ns: int) -> Frame | None:

@@ -1,255 +1,365 @@
-"""The byte format of `metrics.bin`, version 1. The grammar of frames is in `formats/frames.py`.
+"""Format of the folder `metrics`: names in lines of text, and rows of one length in each file.
 
-    tag                  a         b         payload
-    0 .. 0xFEFF  VALUES  step u32  tick u32  n f64, one for each name of key set `tag`, in its order
-    0xFFFE       KEYS    set id    names     u16 first, u16 axis, u32 count, then `count` names:
-                                             u16 length, UTF-8
-    0xFFFD       WIDE    set id    0         i64 step, i64 unix ns, n f64: for steps that a u32
-                                             cannot hold
-    0xFFFC       REWIND  attempt   0         i64 step: points before this frame with a greater step
-                                             left the curve
-    0xFFFB       CHUNK   set id    rows      many rows of one key set, column by column (below)
+`names.jsonl` has lines of a CRC-32 (8 hexadecimal digits), a blank and an object of JSON. Rows
+depend on them, so each is written twice, with an empty line between:
 
-A tick is 16.384 us since the base of the extent. A key set is defined before its first use, in this
-same file and again in each extent that uses it; its id is never given to another set. A long one
-takes several KEYS frames, `first` being the index of the frame's first name and `b` the number of
-names in the whole set. `axis` is the index of the name that is the x axis of the others; 0xFFFF:
-the step is. Frames that others depend on, KEYS and REWIND, are written twice.
+    {"format": 2}                             first of all
+    {"set": 65536, "names": ["a", "b"]}       names of the values of the rows of a set; `axis` is
+                                              the index of the name that is the x axis of the
+                                              others, `branch` a branch that all its rows lie on
+    {"rewind": 100, "attempt": 2, "place": 7} rows of before place 7 with a later step left the
+                                              curve, and are branch 2
+    {"end": {"2": 7}, "attempt": 2}           number of rows of each file as the attempt ended
 
-CHUNK, written as a long run ends: u32 branch (0: on the curve; else the attempt whose rewind left
-it), u32 flags, i64 base step, i64 base unix ns; then for each column f64 min and f64 max (NaN left
-out; both NaN where nothing is left); then `rows` steps as u32 offsets from the base step (i64
-absolute if flag 1); then `rows` times as u32 ticks from the base time (i64 unix ns if flag 2); then
-for each column `rows` f64; with flag 4 then `rows` u32, the place of each row among all rows of the
-file in the order in which they were logged: of the rows of several key sets the times do not tell,
-since the clock may be set back. Each array is padded to whole words.
+`<n>.rows` has the rows with room for n values, all numbers little-endian:
+
+    u32 CRC-32 of all that follows, u32 set, u64 place, i64 step, i64 unix time in ns, n f64
+
+Each row is one write at the end of its file. Values without a name are 0. A set belongs to one
+attempt: its number is that of the attempt times 65536, plus a count. The place orders rows of all
+files: it is the number of the attempt times 2^40, plus a count of the calls of `log`.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import struct
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from assay.core.errors import RecordError
-from assay.core.facts import MAX_NAME_BYTES
-from assay.formats import frames
-from assay.formats.frames import TICK_NS
 
-FORM = frames.Form(kind=b"M", version=1)
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-MAX_SET_ID = 0xFEFF
-KEYS = 0xFFFE
-WIDE = 0xFFFD
-REWIND = 0xFFFC
-CHUNK = 0xFFFB
-
-_NO_AXIS = 0xFFFF
-MAX_NAMES = 0x5000  # so that one row of all names fits into each kind of frame
-MAX_STEP = 0xFFFFFFFF
-
+FORMAT = 2
+NAMES_FILE = "names.jsonl"
+HEAD_BYTES = 32
+MAX_VALUES = 1 << 14
+"""Most values of a row."""
+MAX_SETS = 1 << 16
+"""Most sets of names of one attempt."""
+PLACES = 1 << 40
+"""Places of one attempt."""
 MAX_COLUMNS = 250_000
 """Metrics of a record, where one counts for each set of metrics that it is logged in."""
+MAX_NAMES_BYTES = 1 << 30
 
-WIDE_STEPS = 1
-WIDE_TIMES = 2
-PLACES = 4
-
-_MOST_ROWS = 4096
-_LEAST_ROWS = 8
-_PARTS = 64
-
-KEYS_HEAD = struct.Struct("<HHI")
-WIDE_HEAD = struct.Struct("<qq")
-REWIND_PAYLOAD = struct.Struct("<q")
-CHUNK_HEAD = struct.Struct("<IIqq")
+_ROWS_FILE = re.compile(r"([1-9][0-9]{0,4})\.rows")
+_FEW_ROWS = 128
+_MOST_ROWS = 8192
+_MOST_BYTES = 128
+"""Checksums of longer rows are faster one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
     """Metric names that are logged together.
 
-    `axis`: index of the name that is their x axis, or None.
+    `axis`: index of the name that is their x axis, or None. `branch`: 0, or the branch that all of
+    them lie on.
     """
 
-    id: int
     names: tuple[str, ...]
     axis: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One log call: values in the order of the key set's names. `time_ns` is unix time."""
-
-    keys: KeySet
-    step: int
-    time_ns: int
-    values: tuple[float, ...]
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of one key set that follow each other in the file, by column."""
-
-    keys: KeySet
-    steps: Sequence[int]
-    times_ns: Sequence[int]
-    columns: tuple[Sequence[float], ...]
-    attempt: int
+    branch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Resume from `step`: earlier points with a greater step leave the curve.
+    """Resume from `step`: points before `place` with a greater step leave the curve.
 
     Points at `step` itself leave it too, for keys that are logged at it again.
     """
 
     step: int
     attempt: int
+    place: int
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows of one key set, by column.
+class Damage:
+    """Part of a file of rows that holds no intact row; `torn` at the end, cut off by a kill."""
 
-    `branch` 0 is the curve, else the attempt whose rewind left them. `places` are those of the rows
-    in the order of logging, None where the times order them.
+    file: str
+    begin: int
+    end: int
+    torn: bool = False
+
+
+def rows_file(values: int) -> str:
+    """Return the name of the file of rows with room for so many values."""
+    return f"{values}.rows"
+
+
+def values_of_file(name: str) -> int | None:
+    """Return the number of values of the rows in a file of this name, None for another file."""
+    found = _ROWS_FILE.fullmatch(name)
+    values = int(found[1]) if found else 0
+    return values if 0 < values <= MAX_VALUES else None
+
+
+def row_values(names: int) -> int:
+    """Return the number of values of a row for so many names: at most an eighth more.
+
+    So there are few files, whatever is logged.
+
+    >>> [row_values(names) for names in (1, 15, 20, 33, 10_000)]
+    [1, 15, 20, 36, 10240]
+    """
+    unit = 1 << max(0, names.bit_length() - 4)
+    return -(-names // unit) * unit
+
+
+def row_bytes(values: int) -> int:
+    """Return the length of a row with room for so many values."""
+    return HEAD_BYTES + 8 * values
+
+
+def body_of_row(names: int) -> struct.Struct:
+    """Return the layout of all but the checksum of a row: set, place, step, time, values."""
+    return struct.Struct(f"<IQqq{names}d{8 * (row_values(names) - names)}x")
+
+
+def seal(body: bytes) -> bytes:
+    """Return a whole row: its checksum, and the rest."""
+    return crc32(body).to_bytes(4, "little") + body
+
+
+def line_of(value: dict[str, Any]) -> bytes:
+    """Return the two lines of an object, with an empty one between: no lost end joins both."""
+    text = json.dumps(value, separators=(",", ":"))
+    line = f"{crc32(text.encode()):08x} {text}\n".encode()
+    return line + b"\n" + line
+
+
+def line_of_set(number: int, keys: KeySet) -> bytes:
+    """Return the two lines that define a set of names."""
+    value: dict[str, Any] = {"set": number, "names": keys.names}
+    if keys.axis is not None:
+        value["axis"] = keys.axis
+    if keys.branch:
+        value["branch"] = keys.branch
+    return line_of(value)
+
+
+def line_of_rewind(rewind: Rewind) -> bytes:
+    """Return the two lines of a rewind."""
+    return line_of({"rewind": rewind.step, "attempt": rewind.attempt, "place": rewind.place})
+
+
+class Names:
+    """Content of `names.jsonl`, which may grow between two reads.
+
+    `ends` are the numbers of rows by number of values, at the end of an attempt.
     """
 
-    keys: KeySet
-    branch: int
-    steps: Sequence[int]
-    times_ns: Sequence[int]
-    columns: tuple[Sequence[float], ...]
-    places: Sequence[int] | None = None
+    def __init__(self, where: str) -> None:
+        self.sets: dict[int, KeySet] = {}
+        self.rewinds: list[Rewind] = []
+        self.ends: dict[int, int] = {}
+        self.damaged_lines = 0
+        self._where = where
+        self._columns = 0
 
-    @property
-    def last_key(self) -> tuple[bool, int, int]:
-        """Key that orders the last rows of several chunks of a file, as all rows are ordered."""
-        if self.places is None:
-            return False, self.times_ns[-1], 0
-        return True, 0, self.places[-1]
+    def add(self, data: bytes) -> int:
+        """Take in whole lines, and return how many bytes they have; RecordError for a new format.
 
+        What is not as its checksum says, or makes no sense, is passed over.
+        """
+        end = data.rfind(b"\n") + 1
+        for line in data[: end - 1].split(b"\n") if end else ():
+            if not line:
+                continue
+            value = _parse_line(line)
+            try:
+                if value is None or not self._take(value):
+                    self.damaged_lines += 1
+            except (KeyError, TypeError, ValueError, AttributeError):
+                self.damaged_lines += 1
+        return end
 
-def pack_keys(keys: KeySet) -> bytes:
-    """Return the frames that define a key set; several when the names do not fit into one."""
-    encoded = [name.encode("utf-8", "surrogatepass") for name in keys.names]
-    if len(encoded) > MAX_NAMES or any(len(name) > MAX_NAME_BYTES for name in encoded):
-        raise ValueError(
-            f"a key set holds at most {MAX_NAMES} names of at most {MAX_NAME_BYTES} bytes"
+    def _take(self, value: dict[str, Any]) -> bool:
+        """Take in an object; return False for one that this version does not know."""
+        if "format" in value:
+            if value["format"] != FORMAT:
+                raise RecordError(
+                    f"The metrics are of format {value['format']}, and this version of assay "
+                    f"reads {FORMAT}.",
+                    where=self._where,
+                    fix="Read them with the version that wrote them.",
+                )
+        elif "set" in value:
+            self._define(int(value["set"]), value)
+        elif "rewind" in value:
+            rewind = Rewind(int(value["rewind"]), int(value["attempt"]), int(value["place"]))
+            if rewind not in self.rewinds:
+                self.rewinds.append(rewind)
+        elif "end" in value:
+            self.ends |= {int(values): int(rows) for values, rows in value["end"].items()}
+        else:
+            return False
+        return True
+
+    def _define(self, number: int, value: dict[str, Any]) -> None:
+        names = tuple(str(name) for name in value["names"])
+        axis = value.get("axis")
+        if not 0 < len(names) <= MAX_VALUES or not 0 <= number < 1 << 32:
+            raise ValueError(number)
+        keys = KeySet(
+            names, axis if axis in range(len(names)) else None, int(value.get("branch", 0))
         )
-    axis = _NO_AXIS if keys.axis is None else keys.axis
-    out, first, body = [], 0, b""
-
-    def flush(upto: int) -> None:
-        nonlocal first, body
-        head = KEYS_HEAD.pack(first, axis, upto - first)
-        out.append(frames.pack(KEYS, keys.id, len(encoded), head + body))
-        first, body = upto, b""
-
-    for i, name in enumerate(encoded):
-        item = len(name).to_bytes(2, "little") + name
-        if len(body) + len(item) + KEYS_HEAD.size > frames.MAX_PAYLOAD_BYTES:
-            flush(i)
-        body += item
-    flush(len(encoded))
-    return b"".join(out)
+        if self.sets.get(number) != keys:
+            self._columns += len(names)
+            check_columns(self._columns, where=self._where)
+            self.sets[number] = keys
 
 
-def values_struct(count: int) -> struct.Struct:
-    """Return the layout of a VALUES frame: words, set id, step, tick and `count` values."""
-    return struct.Struct(f"<HHII{count}d")
+def objects_of(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the objects of lines, each once."""
+    before: dict[str, Any] | None = None
+    for line in data.split(b"\n"):
+        value = _parse_line(line)
+        if value is not None and value != before:
+            yield value
+        before = value if line else before
 
 
-def values_words(count: int) -> int:
-    """Length of a VALUES frame in words."""
-    return frames.FRAME_HEAD_BYTES // 8 + count
-
-
-def pack_wide(set_id: int, step: int, time_ns: int, values: Sequence[float]) -> bytes:
-    """Return a row whose step does not fit a VALUES frame (negative, or 2^32 and more)."""
-    head = WIDE_HEAD.pack(step, time_ns)
-    body = struct.pack(f"<{len(values)}d", *values)
-    return frames.pack(WIDE, set_id, 0, head + body)
-
-
-def pack_rewind(step: int, attempt: int) -> bytes:
-    """Return the frames that say that the run resumes from `step`: the same one twice."""
-    return 2 * frames.pack(REWIND, attempt, 0, REWIND_PAYLOAD.pack(step))
-
-
-def rows_per_chunk(columns: int, rows: int) -> int:
-    """Return how many of `rows` rows of `columns` values go into one CHUNK frame.
-
-    A frame is what damage costs, so it holds at most a 64th of a curve (but 8 rows), and never more
-    than 4,096 rows.
-    """
-    fixed = CHUNK_HEAD.size + 16 * columns + 40
-    fitting = (frames.MAX_PAYLOAD_BYTES - fixed) // (20 + 8 * columns)
-    return max(1, min(_MOST_ROWS, fitting, max(_LEAST_ROWS, rows // _PARTS)))
-
-
-def pack_offsets(numbers: Sequence[int], unit: int) -> tuple[int, bytes]:
-    """Return the least number, and all as u32 multiples of `unit` above it, else as i64.
-
-    Ticks lose what lies below 16 us, so they serve only times that came from ticks of the same
-    grid.
-    """
-    base = min(numbers)
-    offsets = [number - base for number in numbers]
-    if max(offsets) > MAX_STEP * unit or any(offset % unit for offset in offsets):
-        return base, array("q", numbers).tobytes()
-    return base, array("I", [offset // unit for offset in offsets]).tobytes()
-
-
-def bounds(column: Sequence[float]) -> tuple[float, float]:
-    """Return the extremes of what is no NaN; both are NaN where nothing is left."""
-    known = [value for value in column if value == value]
-    return (min(known), max(known)) if known else (float("nan"), float("nan"))
-
-
-def pack_chunk(
-    chunk: Chunk,
-    *,
-    pack_offsets: Callable[[Sequence[int], int], tuple[int, bytes]] = pack_offsets,
-    bounds: Callable[[Sequence[float]], tuple[float, float]] = bounds,
-) -> bytes:
-    """Return one CHUNK frame; the rows must fit (`rows_per_chunk`).
-
-    Who has something faster for its parts may bring that.
-    """
-    rows = len(chunk.steps)
-    base_step, steps = pack_offsets(chunk.steps, 1)
-    base_ns, times = pack_offsets(chunk.times_ns, TICK_NS)
-    flags = WIDE_STEPS if len(steps) == 8 * rows else 0
-    flags |= WIDE_TIMES if len(times) == 8 * rows else 0
-    flags |= PLACES if chunk.places is not None else 0
-    parts = [
-        CHUNK_HEAD.pack(chunk.branch, flags, base_step, base_ns),
-        *(struct.pack("<2d", *bounds(column)) for column in chunk.columns),
-        _pad(steps),
-        _pad(times),
-        *(array("d", column).tobytes() for column in chunk.columns),
-    ]
-    if chunk.places is not None:
-        parts.append(_pad(array("I", chunk.places).tobytes()))
-    return frames.pack(CHUNK, chunk.keys.id, rows, b"".join(parts))
-
-
-def _pad(data: bytes) -> bytes:
-    return data + b"\0" * (-len(data) % 8)
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line, None where its checksum is another or it is none."""
+    try:
+        if line[:9] != b"%08x " % crc32(line[9:]):
+            return None
+        value = json.loads(line[9:])
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def check_columns(count: int, *, where: str) -> None:
-    """Raise RecordError when a record has more metrics than readers hold."""
+    """Raise RecordError for more metrics than a record may have."""
     if count > MAX_COLUMNS:
         raise RecordError(
-            f"There are more than {MAX_COLUMNS} metrics in one record,"
-            " each counted in every set it is logged in.",
+            f"There are more than {MAX_COLUMNS:,} different metrics.",
             where=where,
-            fix="Log the same metrics in the same order every time;"
-            " a changing part belongs into the value.",
+            fix="Log the same metrics every time; a changing part belongs into the value.",
         )
+
+
+def state_of(folder: Path) -> tuple[int, int]:
+    """Return what changes when metrics are logged: size of all files, newest time of change."""
+    size = newest = 0
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                status = entry.stat(follow_symlinks=False)
+                size += status.st_size
+                newest = max(newest, status.st_mtime_ns)
+    except OSError:
+        return 0, 0
+    return size, newest
+
+
+# ------------------------------------------------------------------------------ with numpy
+
+
+@lru_cache
+def row_type(values: int) -> np.dtype[np.void]:
+    """Return the numpy type of a row with room for so many values."""
+    import numpy as np  # here, as below: who writes must not pay for it
+
+    head = [("crc", "<u4"), ("set", "<u4"), ("place", "<u8"), ("step", "<i8"), ("time", "<i8")]
+    return np.dtype([*head, ("values", "<f8", (values,))])
+
+
+def scan_rows(
+    data: bytes, values: int, sets: Sequence[int], *, is_last: bool
+) -> Iterator[NDArray[np.void] | tuple[int, int]]:
+    """Yield intact rows in arrays, and (begin, end) of what is damaged between them.
+
+    Rows lie behind each other. Where one is damaged or cut off, the next intact row of one of the
+    `sets` is found at any byte. What follows the last intact row is not yielded: it may be a row
+    that is being written; without `is_last`, all but what may belong to a row of what follows.
+    """
+    import numpy as np
+
+    kind, at, count = row_type(values), 0, _FEW_ROWS
+    while left := (len(data) - at) // kind.itemsize:
+        rows = np.frombuffer(data, kind, min(left, count), at)
+        intact = _are_intact(rows)
+        good = len(rows) if intact.all() else int(intact.argmin())
+        if good:
+            yield rows[:good]
+        at += good * kind.itemsize
+        count = min(2 * count, _MOST_ROWS)
+        if good < len(rows):
+            begin, count = at, _FEW_ROWS
+            found = _find_row(data, at, values, sets)
+            if found is None and is_last:
+                return
+            at = len(data) - kind.itemsize + 1 if found is None else found
+            yield begin, at
+
+
+def _find_row(data: bytes, damaged: int, values: int, sets: Sequence[int]) -> int | None:
+    """Return where the next intact row behind a damaged one begins."""
+    import numpy as np
+
+    size = row_bytes(values)
+
+    def is_row(at: int) -> bool:
+        crc = int.from_bytes(data[at : at + 4], "little")
+        return at + size <= len(data) and crc == crc32(data[at + 4 : at + size])
+
+    if is_row(damaged + size):  # most often one row is damaged, and no byte is missing
+        return damaged + size
+    known = np.array(sorted(sets), "<u4")
+    step = 1 << 20
+    for begin in range(damaged + 1, len(data) - size + 1, step):
+        numbers = np.frombuffer(data[begin + 4 : begin + 8 + step], np.uint8)
+        words = np.lib.stride_tricks.sliding_window_view(numbers, 4)
+        named = np.isin(np.ascontiguousarray(words).view("<u4").ravel(), known)
+        for at in np.flatnonzero(named).tolist():
+            if at < step and is_row(begin + at):
+                return begin + int(at)
+    return None
+
+
+def _are_intact(rows: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Return which rows have the right checksum."""
+    import numpy as np
+
+    size = rows.dtype.itemsize
+    if len(rows) < _FEW_ROWS or size > _MOST_BYTES:
+        view = memoryview(rows.tobytes())
+        starts = range(4, len(view), size)
+        crc = np.array([crc32(view[at : at + size - 4]) for at in starts], np.uint32)
+    else:
+        zero, tables = _crc_tables(size - 4)
+        data = np.ascontiguousarray(rows.view(np.uint8).reshape(-1, size).T)
+        crc = np.full(len(rows), zero, np.uint32)
+        for table, column in zip(tables, data[4:], strict=True):
+            crc ^= table.take(column, mode="wrap")  # a byte is never out of bounds
+    intact: NDArray[np.bool_] = crc == rows["crc"]
+    return intact
+
+
+@lru_cache
+def _crc_tables(count: int) -> tuple[int, NDArray[np.uint32]]:
+    """Return the crc32 of `count` zeros, and what each value of each byte adds to it by xor."""
+    import numpy as np
+
+    last = np.array([crc32(bytes([value])) ^ crc32(b"\0") for value in range(256)], np.uint32)
+    tables = np.empty((count, 256), np.uint32)
+    table: NDArray[Any] = last
+    for place in reversed(range(count)):
+        tables[place] = table
+        table = (table >> 8) ^ last[table & 0xFF]
+    return crc32(bytes(count)), tables

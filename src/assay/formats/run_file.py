@@ -145,7 +145,6 @@ class RunFile:
     status: WrittenStatus = "running"
     sealed: bool = False
     attempts: tuple[Attempt, ...] = ()
-    summaries: Mapping[str, Summary] = field(default_factory=dict)
     best: Best | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     made_at: str = ""

@@ -37,6 +37,7 @@ from assay.store.blobs import FileBlobs
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.series import Block
 from assay.store.summaries import summaries
+from assay.store.write_blocks import write_blocks
 
 _MAX_SAID_BYTES = 256 << 20
 _MAX_CREATED_NS = 4_102_444_800_000_000_000  # the year 2100: what is later is no time
@@ -102,12 +103,9 @@ def _write(
     warnings = [*run.warnings]
     tree = without_secrets(_config(run.config, warnings), cleaner, has_references=False)
     write_config(folder, dump(tree), {}, attempt=1)
-    from assay.record.compaction import write_compacted  # here: it computes with arrays
-
-    write_compacted(folder.metrics, _keep_valid(run.blocks, warnings))
+    write_blocks(folder.metrics, _keep_valid(run.blocks, warnings))
     _copy(folder, run, warnings, cleaner)
-    numbers = summaries(folder.metrics)
-    last = max((each.step for each in numbers.values()), default=0)
+    last = max((each.step for each in summaries(folder.metrics).values()), default=0)
     attempt = replace(_attempt(run, tree, created_ns), to_step=last)
     values = cleaner.tree(_values(run.values, warnings)) | _origin(found, run)
     record = RunFile(
@@ -120,7 +118,6 @@ def _write(
         status=run.status,
         sealed=True,
         attempts=(attempt,),
-        summaries=numbers,
         values=values,
     )
     readme.write_first(folder.readme, record, run.desc)

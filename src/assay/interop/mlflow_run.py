@@ -16,7 +16,7 @@ from assay.formats.json_codec import parse_json
 from assay.interop.foreign_run import (
     ForeignFile,
     ForeignRun,
-    curve,
+    block_of,
     files_below,
     media_kind,
     ns_of,
@@ -113,7 +113,7 @@ def as_foreign_run(kept: MlflowRun, root: Path) -> ForeignRun:
         command=[source] if source else [],
         user="" if user == "unknown" else user,
         git_commit=tags.get("mlflow.source.git.commit", ""),
-        blocks=[_curve(i, key, points) for i, (key, points) in enumerate(kept.metrics.items())],
+        blocks=[_curve(key, points) for key, points in kept.metrics.items()],
         files=[
             *_files(kept.artifacts, root, warnings),
             *_files_of_models(kept.models, root, warnings),
@@ -122,11 +122,11 @@ def as_foreign_run(kept: MlflowRun, root: Path) -> ForeignRun:
     )
 
 
-def _curve(number: int, name: str, points: Sequence[tuple[int, float, int]]) -> Block:
+def _curve(name: str, points: Sequence[tuple[int, float, int]]) -> Block:
     """Return a metric as a curve; a point is time in ms, value and step."""
     steps = [step for _, _, step in points]
     times_ns = [_ns(at_ms) for at_ms, _, _ in points]
-    return curve(number, name, steps, times_ns, [value for _, value, _ in points])
+    return block_of([name], steps, times_ns, [[value for _, value, _ in points]])
 
 
 def _first(values: dict[str, str], what: str, warnings: list[str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from assay.interop.foreign_run import (
     ForeignFile,
     ForeignRun,
     ForeignSource,
-    curve,
+    block_of,
     is_inside,
     ns_of,
     paths_below,
@@ -196,8 +196,8 @@ class _EventLog:
             self.last_ns = max(self.last_ns, time_ns)
 
     def blocks(self) -> Iterator[Block]:
-        for i, (name, one) in enumerate(self.curves.items()):
-            yield curve(i, name, one.steps, one.times_ns, one.values, one.branches)
+        for name, one in self.curves.items():
+            yield block_of([name], one.steps, one.times_ns, [one.values], branches=one.branches)
 
     def _start(self, step: int) -> None:
         """Leave all points from `step` on: the run was started again there."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import Any
 
 from assay.formats.json_codec import parse_json
-from assay.formats.metrics_file import KeySet
+from assay.formats.metrics_file import MAX_VALUES
 from assay.interop import protobuf
-from assay.interop.foreign_run import ns_of
+from assay.interop.foreign_run import block_of, ns_of
 from assay.interop.nested_keys import flatten
 from assay.interop.protobuf import (
     Field,
@@ -25,7 +24,6 @@ from assay.interop.protobuf import (
 )
 from assay.store.series import Block
 
-_MAX_NAMES = 10_000
 """Rows of more names are kept as several."""
 
 _NOT_NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -167,23 +165,18 @@ class WandbLog:
                 self._environment(about)
 
     def blocks(self) -> Iterator[Block]:
-        number = 0
         for rows in self.rows.values():
             columns = list(zip(*rows.values, strict=True))
-            for first in range(0, len(rows.names), _MAX_NAMES):
-                names = rows.names[first : first + _MAX_NAMES]
-                axis = names.index(rows.axis) if rows.axis in names else None
-                block = Block(KeySet(number, names, axis))
-                own = columns[first : first + _MAX_NAMES]
-                at = 0
-                for branch, those in groupby(rows.branches):
-                    end = at + sum(1 for _ in those)
-                    values = [column[at:end] for column in own]
-                    times_ns = rows.times_ns[at:end]
-                    block.add(rows.steps[at:end], times_ns, values, branch, at, is_placed=False)
-                    at = end
-                number += 1
-                yield block
+            for first in range(0, len(rows.names), MAX_VALUES):
+                names = rows.names[first : first + MAX_VALUES]
+                yield block_of(
+                    names,
+                    rows.steps,
+                    rows.times_ns,
+                    columns[first : first + MAX_VALUES],
+                    axis=names.index(rows.axis) if rows.axis in names else None,
+                    branches=rows.branches,
+                )
 
     def results(self) -> Iterator[tuple[str, Any]]:
         """Yield results: summary values that end no curve, and logged values that are no number.

@@ -258,7 +258,6 @@ def _make_stopped_run(
         status="stopped",
         sealed=False,
         attempts=(attempt,),
-        summaries={},
         best=None,
     )
     _write_config(view, span.attempts[-1], folder.config_toml)

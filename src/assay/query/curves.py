@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.formats.json_codec import dumps
+from assay.formats.metrics_file import state_of
 from assay.store.layout import RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
@@ -143,7 +144,7 @@ class CurveReader:
             tail.update()
             return tail.series(names, branches=branches)
         key = (folder.path, branches)
-        stamp = file_stamp(folder.metrics)
+        stamp = state_of(folder.metrics)
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and kept.stamp == stamp:
@@ -208,15 +209,6 @@ def width_for(low: float, high: float, points: int) -> float:
     widest = (high - low) / points
     quarter = 2.0 ** (math.floor(math.log2(widest)) - 2)
     return quarter * math.floor(widest / quarter)
-
-
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Return what changes when a file does: its size and time of change; zeros for no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
 
 
 class _Places:

@@ -7,16 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from assay.core.errors import AssayError, RecordError
-from assay.core.regular_file import read_bytes
-from assay.formats import metrics_reader, run_file
+from assay.formats import run_file
 from assay.formats.event_log import read_lines
-from assay.formats.frames import Damage
+from assay.formats.metrics_file import (
+    NAMES_FILE,
+    Damage,
+    row_bytes,
+    row_values,
+    state_of,
+    values_of_file,
+)
 from assay.formats.run_file import RunFile, Status, Summary
 from assay.store.artifacts import artifacts
 from assay.store.best_damage import best_damage
 from assay.store.layout import RunFolder
-from assay.store.series import MAX_BYTES
-from assay.store.summaries import summaries
+from assay.store.series import MetricsContents, read_contents
 
 MOST_CHECKED_BYTES = 1 << 30
 """Curves that take longer than a second or two to read through are not looked at for damage."""
@@ -25,7 +30,13 @@ _ENDED = ("finished", "failed", "stopped")
 
 
 def damages(
-    folder: RunFolder, file: RunFile | None, error: str, *, status: Status, config_text: str
+    folder: RunFolder,
+    file: RunFile | None,
+    error: str,
+    *,
+    status: Status,
+    config_text: str,
+    summaries: Mapping[str, Summary],
 ) -> tuple[str, ...]:
     """Return a sentence for each damaged part of a record, the most important first.
 
@@ -33,7 +44,7 @@ def damages(
     """
     found = [error, _metrics(folder, file)]
     if file is not None:
-        found.append(best_damage(folder, file, file.summaries if status in _ENDED else {}))
+        found.append(best_damage(folder, file, summaries if status in _ENDED else {}))
     for path in (folder.events, folder.edits):
         found.append(_lines(path, may_be_cut=status not in _ENDED))
     try:
@@ -61,14 +72,10 @@ def describe_altered_config(folder: RunFolder, file: RunFile | None) -> str:
 
 def _metrics(folder: RunFolder, file: RunFile | None) -> str:
     """Return a sentence about unreadable curves, "" for none and for curves that are too long."""
-    try:
-        size = folder.metrics.lstat().st_size
-    except OSError:
-        size = 0
+    size, _ = state_of(folder.metrics)
     if size > MOST_CHECKED_BYTES:
         return ""
-    has_ended = file is not None and file.status in _ENDED
-    return metrics_damage(folder.metrics, file.summaries if file and has_ended else None)
+    return metrics_damage(folder.metrics, has_ended=file is not None and file.status in _ENDED)
 
 
 def _lines(path: Path, *, may_be_cut: bool) -> str:
@@ -88,56 +95,54 @@ def _lines(path: Path, *, may_be_cut: bool) -> str:
 _NAMED = 3
 
 
-def metrics_damage(path: Path, expected: Mapping[str, Summary] | None) -> str:
-    """One sentence about what cannot be read of `metrics.bin`, "" when all of it can.
+def metrics_damage(folder: Path, *, has_ended: bool) -> str:
+    """Return one sentence about what cannot be read of the metrics, "" when all of it can.
 
-    `expected` are the summaries of a run that has ended, which tell what is missing; None for one
-    that has not, whose last row may have been cut off when it was killed.
+    The last row of a run that has not ended may have been cut off when it was killed.
     """
+    if not folder.exists():
+        return "metrics is missing." if has_ended else ""
     try:
-        data = read_bytes(path, MAX_BYTES)
-    except FileNotFoundError:
-        return "metrics.bin is missing." if expected else ""
-    except OSError as error:
-        return f"metrics.bin cannot be read: {error.strerror or error}."
-    try:
-        places = [
-            each for each in metrics_reader.damages(data) if expected is not None or not each.torn
-        ]
-        lost = _count_lost(data, expected, is_damaged=bool(places)) if expected else ""
+        contents = read_contents(folder)
     except RecordError as error:
-        return f"metrics.bin cannot be read: {error.what}"
-    if not places:
-        return f"metrics.bin is not what was written: {lost} are not there." if lost else ""
-    told = (
-        f": {lost} cannot be read."
-        if lost
-        else ". No point is lost."
-        if expected is not None
-        else "."
-    )
-    return f"metrics.bin is damaged {_where(places)}{told}"
+        return f"metrics cannot be read: {error.what}"
+    places = [each for each in contents.damages if has_ended or not each.torn]
+    lost = dict(contents.missing) if has_ended else {}
+    if not has_ended:
+        for each in places:
+            values = values_of_file(each.file) or 1
+            rows = -(-(each.end - each.begin) // row_bytes(values))
+            lost[values] = lost.get(values, 0) + rows
+    told = ", ".join(_rows_of(contents, values, rows) for values, rows in lost.items())
+    if contents.nameless:
+        told = ", ".join(
+            filter(None, [told, _count_rows(contents.nameless) + " without their names"])
+        )
+    if places:
+        ending = f": {told} cannot be read." if told else ". No row is lost."
+        return f"metrics/{places[0].file} is damaged {_where(places)}{ending}"
+    if told and not lost:
+        return f"metrics/{NAMES_FILE} is damaged: {told} cannot be read."
+    if told:
+        return f"metrics is not what was written: {told} cannot be read."
+    return f"metrics/{NAMES_FILE} is damaged. No row is lost." if contents.damaged_names else ""
+
+
+def _rows_of(contents: MetricsContents, values: int, rows: int) -> str:
+    """Return so many rows of a file in words, with the metrics that they may be of."""
+    sets = [keys.names for keys in contents.sets if row_values(len(keys.names)) == values]
+    names = list(dict.fromkeys(name for each in sets for name in each))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    of = f" of {', '.join(names[:_NAMED])}{more}" if names else ""
+    return _count_rows(rows) + of
+
+
+def _count_rows(rows: int) -> str:
+    return f"{rows} {'row' if rows == 1 else 'rows'}"
 
 
 def _where(places: list[Damage]) -> str:
-    size = sum(each.end - each.offset for each in places)
+    size = sum(each.end - each.begin for each in places)
     if len(places) == 1:
-        return f"at byte {places[0].offset} ({size} bytes)"
-    return f"in {len(places)} places ({size} bytes, the first at byte {places[0].offset})"
-
-
-def _count_lost(data: bytes, expected: Mapping[str, Summary], *, is_damaged: bool) -> str:
-    """Count the missing points by metric; of an undamaged file only what can be counted quickly."""
-    counts = metrics_reader.points_on_curve(data)
-    if counts is None:
-        if not is_damaged:
-            return ""
-        counts = {name: each.count for name, each in summaries(data).items()}
-    missing = [
-        (name, each.count - counts.get(name, 0), each.count) for name, each in expected.items()
-    ]
-    missing = [(name, lost, of) for name, lost, of in missing if lost > 0]
-    said = [f"{lost} of {of} points of {name}" for name, lost, of in missing[:_NAMED]]
-    if len(missing) > _NAMED:
-        said.append(f"points of {len(missing) - _NAMED} more metrics")
-    return ", ".join(said)
+        return f"at byte {places[0].begin} ({size} bytes)"
+    return f"in {len(places)} places ({size} bytes, the first at byte {places[0].begin})"

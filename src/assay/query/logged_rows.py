@@ -25,21 +25,18 @@ def logged_rows(run: RunView, *, branches: bool = False) -> Iterator[LoggedRow]:
     """Yield the rows of a run in the order logged; `branches` adds what a resume left behind."""
     found = []
     for block in read_contents(run.folder.metrics).blocks:
-        names = block.keys.names
+        whole = block if branches else block.on_curve()
         lines = zip(
-            block.orders,
-            block.steps,
-            block.times_ns,
-            block.branches,
-            zip(*block.columns, strict=True),
+            whole.places.tolist(),
+            whole.steps.tolist(),
+            whole.times_ns.tolist(),
+            whole.branches.tolist(),
+            whole.values.tolist(),
             strict=True,
         )
-        for i, (order, step, time_ns, branch, values) in enumerate(lines):
-            if branches or not branch:
-                key = (False, time_ns, order) if i < block.unplaced else (True, 0, order)
-                found.append((key, time_ns, step, branch, names, values))
-    found.sort(key=itemgetter(0))  # a file that was compacted holds them by metric
-    for _, time_ns, step, branch, names, values in found:
+        found += [(*line, block.keys.names) for line in lines]
+    found.sort(key=itemgetter(0))
+    for _, step, time_ns, branch, values, names in found:
         yield LoggedRow(step, time_ns, dict(zip(names, values, strict=True)), branch)
 
 

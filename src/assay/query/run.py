@@ -138,6 +138,7 @@ class RunView:
             self.error,
             status=self.status,
             config_text=self.config_text,
+            summaries=self.summaries,
         )
 
     # --------------------------------------------------------------------------- what was asked for
@@ -303,9 +304,7 @@ class RunView:
 
     @cached_property
     def summaries(self) -> Mapping[str, Summary]:
-        """Each metric in a few numbers: those of the end, or of now while the run goes on."""
-        if self._file is not None and self._file.status != "running":
-            return self._file.summaries
+        """Each metric in a few numbers."""
         from assay.store.summaries import summaries
 
         try:
@@ -331,10 +330,11 @@ class RunView:
 
     def metric(self, name: str) -> Series:
         """Return one curve as numpy arrays; InputError for no such name, RecordError if lost."""
-        from assay.store.series import read_series
+        from assay.store.series import read_contents, series_of
 
-        found = read_series(self.folder.metrics, names=[name])
-        if name not in found and name in self.summaries:
+        contents = read_contents(self.folder.metrics)
+        found = series_of(contents.blocks, names=[name])
+        if name not in found and contents.is_lost(name):
             raise RecordError(
                 f"The curve of `{name}` is lost: {' '.join(self.damages)}", where=str(self.path)
             )
@@ -382,7 +382,7 @@ class RunView:
         if self._file is None:
             return ""
         has_ended = self._file.status != "running"
-        return best_damage(self.folder, self._file, self._file.summaries if has_ended else {})
+        return best_damage(self.folder, self._file, self.summaries if has_ended else {})
 
     # ------------------------------------------------------------------------------ its checkpoints
 

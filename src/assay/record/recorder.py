@@ -22,7 +22,7 @@ from assay.formats import lease as leases
 from assay.formats import run_file
 from assay.formats.event_log import event_line
 from assay.formats.json_codec import sync_file, write_atomic, write_json
-from assay.formats.run_file import Best, RunFile, Summary
+from assay.formats.run_file import Best, RunFile
 from assay.record import logfile, readme
 from assay.record.background import BackgroundWork
 from assay.record.capture import Capture, begin_capture
@@ -31,7 +31,6 @@ from assay.record.deferred import DeferredRows
 from assay.record.edits import append_line
 from assay.record.ending import ending
 from assay.record.key_code import source_of
-from assay.record.mapped_extent import EXTENT_BYTES
 from assay.record.recordable import NO_STEP, check_text, numbers_of, recordable, whole_step
 from assay.record.recorder_thread import RecorderThread
 from assay.record.redaction import clean_code, clean_record
@@ -42,8 +41,6 @@ from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, refusal
 from assay.store.referenced_blobs import find_unshared
-from assay.store.series import read_contents
-from assay.store.summaries import summaries, summaries_of
 
 if TYPE_CHECKING:
     from assay.record.watched_folders import FolderWatcher
@@ -101,17 +98,9 @@ class RunRecorder(MediaKeeper):
     def _new_worker(self) -> RecorderThread:
         return RecorderThread(
             f"assay-{self.id}",
-            prepare=self._prepare,
             sync=self._sync,
             renew=self._renew_lease,
         )
-
-    def _prepare(self) -> None:
-        self._metrics.prepare()
-        if self._metrics.is_long:
-            # In time for `finish`: when Ctrl-C ends a script, a class made while that is handled
-            # lets CPython 3.11 forget the interrupt and report another exit code.
-            import assay.record.compaction  # noqa: F401
 
     def _open_metrics(self) -> MetricsWriter:
         try:
@@ -120,7 +109,6 @@ class RunRecorder(MediaKeeper):
                 self.run.newest.number,
                 on_problem=self._trouble,
                 on_lost=self._lack,
-                on_grown=self._worker.wake,
                 clean_names=self.secrets.names,
             )
         except BaseException:  # raised again: only the open files must not leak
@@ -324,7 +312,7 @@ class RunRecorder(MediaKeeper):
         *,
         step: int | None = None,
     ) -> None:
-        """End the attempt, compact the metrics, seal the record and release the lease, once.
+        """End the attempt, seal the record and release the lease, once.
 
         `step` is where the attempt ended, by default the last one that was logged.
         """
@@ -346,10 +334,10 @@ class RunRecorder(MediaKeeper):
             return
         self._stop_logging()
         self._stop_capture()
-        by_metric, is_whole = self._settle_metrics()
         self._home.release_reserve()
         if self._ended is None:
-            at = _last_step(self.run, by_metric) if step is None else step
+            last = self._metrics.last_step
+            at = step if step is not None else self.run.newest.from_step if last is None else last
             self.tell(Ended(status=status, step=at, reason=reason, traceback=traceback))
         ended = self._ended
         assert ended is not None
@@ -365,9 +353,8 @@ class RunRecorder(MediaKeeper):
         self.run = replace(
             self.run,
             status=status,
-            sealed=is_whole,
+            sealed=True,
             attempts=(*self.run.attempts[:-1], newest),
-            summaries=by_metric,
         )
         self._write_end()
         self._leave("The run has ended.")
@@ -396,33 +383,6 @@ class RunRecorder(MediaKeeper):
         if self._watcher is not None:
             self._watcher.finish()
         self._metrics.close(durable=False)
-
-    def _settle_metrics(self) -> tuple[Mapping[str, Summary], bool]:
-        """Compact the closed metrics where that is worth it, else sync them.
-
-        Return their summaries, and whether all of them can be read.
-        """
-        path = self.folder.metrics
-        try:
-            if path.stat().st_size <= EXTENT_BYTES:
-                contents = read_contents(path)
-                sets = [block.keys.names for block in contents.blocks]
-                if all(tuple(self.secrets.names(names)) == names for names in sets):
-                    self._sync_metrics()
-                    return summaries_of(contents), not contents.damages
-            from assay.record.compaction import compact
-
-            is_compacted = compact(path, self.secrets.names)
-            if not is_compacted:
-                self._sync_metrics()
-            return summaries(path), is_compacted
-        except (OSError, AssayError) as error:
-            self.logger.warning("The metrics cannot be read back: %s", error)
-            return {}, False
-
-    def _sync_metrics(self) -> None:
-        with contextlib.suppress(OSError):  # the disk is full or gone; it was told before
-            sync_file(self.folder.metrics)
 
     def __enter__(self) -> Self:
         return self
@@ -503,7 +463,7 @@ class RunRecorder(MediaKeeper):
             if not self._home.is_intact():
                 self._make_again()
                 return False
-            self._metrics.check()
+            self._metrics.check(at_once=False)
             self._metrics.sync()
             if not self._is_synced:
                 sync_file(self.folder.run_json)
@@ -577,8 +537,3 @@ def _read_config(folder: RunFolder) -> bytes:
     if not folder.config_toml.exists():
         return b""
     return read_bytes(folder.config_toml, MAX_BYTES)
-
-
-def _last_step(run: RunFile, by_metric: Mapping[str, Summary]) -> int:
-    """Return the last step that was logged, else the one at which the attempt began."""
-    return max((each.step for each in by_metric.values()), default=run.newest.from_step)

@@ -1,4 +1,4 @@
-"""Background thread of an open run: prepares metric extents, syncs, and renews the lease."""
+"""Background thread of an open run: syncs it, and renews the lease."""
 
 from __future__ import annotations
 
@@ -14,25 +14,18 @@ STOP_S = 10.0
 
 
 class RecorderThread:
-    """Daemon thread that calls `prepare` when it is woken, and `sync` and `renew` each second.
+    """Daemon thread that calls `sync` and `renew` each second.
 
     `sync` returns False when the lease is not to be looked at this time. `renew` is told whether a
     beat is due, and returns False when the run is lost and the thread has to end.
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        prepare: Callable[[], object],
-        sync: Callable[[], bool],
-        renew: Callable[[bool], bool],
+        self, name: str, *, sync: Callable[[], bool], renew: Callable[[bool], bool]
     ) -> None:
-        self._prepare = prepare
         self._sync = sync
         self._renew = renew
-        self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.pid = os.getpid()
 
@@ -40,14 +33,9 @@ class RecorderThread:
         """Start the thread."""
         self.thread.start()
 
-    def wake(self) -> None:
-        """Let the thread call `prepare` now."""
-        self._wake.set()
-
     def stop(self) -> None:
         """Let the thread end at the next opportunity; do not wait for it."""
-        self._stopping = True
-        self._wake.set()
+        self._stopping.set()
 
     def join(self) -> None:
         """Wait for the end of the thread, at most 10 s; return at once within the thread itself."""
@@ -55,18 +43,8 @@ class RecorderThread:
             self.thread.join(timeout=STOP_S)
 
     def _run(self) -> None:
-        now = time.monotonic()
-        next_sync = now + SYNC_S
-        next_beat = now + leases.BEAT_S
-        while True:
-            self._wake.wait(min(SYNC_S, max(0.0, next_sync - time.monotonic())))
-            self._wake.clear()
-            if self._stopping:
-                return
-            self._prepare()
-            if _is_ahead(next_sync, SYNC_S):
-                continue
-            next_sync = time.monotonic() + SYNC_S
+        next_beat = time.monotonic() + leases.BEAT_S
+        while not self._stopping.wait(SYNC_S):
             if not self._sync():
                 continue
             is_due = not _is_ahead(next_beat, leases.BEAT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.core.errors import AssayError
+from assay.core.regular_file import read_bytes
+from assay.formats import metrics_file
+from assay.formats.json_codec import write_atomic
+from assay.formats.metrics_file import NAMES_FILE
 from assay.store.code_trees import put_tree, read_tree
 
 if TYPE_CHECKING:
@@ -41,6 +46,19 @@ def clean_record(folder: RunFolder, secrets: Secrets) -> None:
     """Replace known secrets in all texts of a record; what users keep in it stays as it is."""
     for path in _texts(folder):
         clean_file(path, secrets)
+    with contextlib.suppress(FileNotFoundError):
+        clean_metric_names(folder.metrics, secrets)
+
+
+def clean_metric_names(folder: Path, secrets: Secrets) -> None:
+    """Replace known secrets in the names of metrics; names stay different."""
+    path = folder / NAMES_FILE
+    lines = []
+    for value in metrics_file.objects_of(read_bytes(path, metrics_file.MAX_NAMES_BYTES)):
+        if "set" in value:
+            value["names"] = list(secrets.names(value["names"]))
+        lines.append(metrics_file.line_of(value))
+    write_atomic(path, b"".join(lines))
 
 
 def clean_code(code: Code, blobs: Blobs, secrets: Secrets) -> Code:

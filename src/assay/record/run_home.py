@@ -11,12 +11,13 @@ import time
 from assay.core.directory import create_file, open_directory
 from assay.core.errors import LeaseError
 from assay.formats import lease as leases
-from assay.record.writer import STEP_NS
 from assay.store.layout import RunFolder
 
 RESERVE_NAME = ".reserve.tmp"
 RESERVE_BYTES = 1 << 16
 """Disk space reserved for the end of a run, which has to be written when the disk is full."""
+STEP_NS = 500_000_000
+"""A wall clock that differs by more was set, or the machine was suspended meanwhile."""
 
 
 class RunHome:

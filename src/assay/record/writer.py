@@ -1,56 +1,59 @@
-"""Writer of `metrics.bin`: rows survive the death of the process as soon as `log` returns.
+"""Writer of the folder `metrics`: rows survive the death of the process as soon as `log` returns.
 
-On a local disk a frame is one copy into a memory map over an extent whose blocks are allocated
-beforehand, so that a full disk is an error when the file grows and never a SIGBUS. Elsewhere it is
-one write call. The extent that comes next is made while the present one fills, by whoever calls
-`prepare`: growing then costs a log call next to nothing.
-
-Somebody else may cut off, replace or delete the file meanwhile. The writer goes on in what is left
-of it, or makes it again out of what it holds open.
+A row is one write at the end of the file of its length; `formats.metrics_file` has the format.
+Somebody else may cut off, replace or delete the files meanwhile: `check` brings back what is open.
 """
 
 from __future__ import annotations
 
 import contextlib
-import mmap
+import errno
 import operator
 import os
 import struct
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from time import monotonic_ns
+from time import time_ns
 from zlib import crc32
 
+from assay.core.directory import make_directory, open_directory
 from assay.core.errors import RecordError
-from assay.formats import frames, metrics_file, metrics_reader
-from assay.formats.frames import TICK_NS
-from assay.formats.metrics_file import KeySet
-from assay.record.bus_error import guard
-from assay.record.lost_points import LostPoints
-from assay.record.mapped_extent import (
-    EXTENT_BYTES,
-    MAX_EXTENT_BYTES,
-    MappedExtent,
-    map_extent,
+from assay.core.regular_file import read_bytes
+from assay.formats import metrics_file
+from assay.formats.metrics_file import (
+    HEAD_BYTES,
+    MAX_SETS,
+    MAX_VALUES,
+    NAMES_FILE,
+    PLACES,
+    KeySet,
+    Names,
+    Rewind,
+    body_of_row,
+    row_bytes,
+    row_values,
+    rows_file,
+    seal,
+    values_of_file,
 )
-from assay.record.open_metrics import OpenMetrics
+from assay.record.lost_points import LostPoints
 from assay.record.recordable import NO_STEP, numbers_of, whole_step
 from assay.store.layout import refusal
-from assay.store.mounts import is_network
+from assay.store.metrics_reader import refuse_old
 
-BUSY_NS = 2_000_000_000
-"""An extent that fills within this time is busy: the next is twice as long, and made at once."""
-RETRY_NS = 1_000_000_000
-STEP_NS = 500_000_000
-"""A wall clock that differs by more was set, or the machine was suspended meanwhile."""
-MAX_ROW_NAMES = 16_384
-"""A row of more names is written as several: a frame has an end, and so has a chunk."""
+if sys.platform != "win32":
+    import fcntl
 
+HOLD_S = 5.0
+"""An earlier writer gets this long to notice that it is over."""
+_COPY_BYTES = 1 << 20
 _HAS_ENDED = "The run has ended: nothing can be logged to it any more."
-_MAX_TICK = 0xFFFFFFFF
 # What the fast path of `log` may meet; the slow path finds out which, and says it.
 _NOT_FAST = (
     KeyError,
@@ -63,18 +66,28 @@ _NOT_FAST = (
     struct.error,
 )
 
-Write = Callable[[bytes], object]
-_Packer = tuple[Callable[..., bytes], int, int]
-"""Function that packs a row, its length in words, and the id of its key set."""
+
+@dataclass(slots=True)
+class _OpenFile:
+    """File that is open for appending; `is_gone` is as when it was last checked."""
+
+    name: str
+    file: FileIO
+    synced: int = -1
+    is_gone: bool = False
+
+
+_Packer = tuple[Callable[..., bytes], int, Callable[[bytes], int | None], int]
+"""Function that packs the body of a row, number of its set, function that writes, length."""
 
 
 class MetricsWriter:
-    """Writer of one `metrics.bin`, for any thread of this process; not for a forked one.
+    """Writer of the metrics of one attempt, for any thread of this process; not for a forked one.
 
-    When there is no room, points are dropped and counted, growing is tried again at most once a
-    second, and `on_problem` is told twice: when it begins, and what was lost when it is over.
-    `on_lost` is told in a few words what the file lacks for good. `clean_names` returns the names
-    that are written in place of those that are logged, as many and all different.
+    When there is no room, points are dropped and counted, and `on_problem` is told twice: when it
+    begins, and what was lost when it is over. `on_lost` is told in a few words what the record
+    lacks for good. `clean_names` returns the names that are written in place of those that are
+    logged, as many and all different.
     """
 
     def __init__(
@@ -84,59 +97,80 @@ class MetricsWriter:
         *,
         on_problem: Callable[[str], None] = lambda message: None,
         on_lost: Callable[[str], None] = lambda what: None,
-        on_grown: Callable[[], None] = lambda: None,
         clean_names: Callable[[Sequence[str]], Sequence[str]] = list,
-        preallocate: bool | None = None,
     ) -> None:
         self.path = path
         self.attempt = attempt
         self._on_problem = on_problem
         self._on_lost = on_lost
-        self._on_grown = on_grown
         self._clean_names = clean_names
         self._lost = LostPoints(on_problem, on_lost)
         self._lock = threading.RLock()
-        self._growing = threading.Lock()  # held after `_lock`, never before it
         self._closed = ""
-        # Id and frames of every key set of the file, then the packers of those of this extent.
-        self._keys: dict[tuple[str, ...], tuple[int, bytes]] = {}
+        # Of all sets; of those that take the fast path; and names that came with a live loss, of
+        # which torch would warn there.
+        self._packers: dict[tuple[str, ...], _Packer] = {}
         self._sets: dict[tuple[str, ...], _Packer] = {}
-        # The same for `_live`: names that came with a tensor that has a graph.
-        self._slow_sets: dict[tuple[str, ...], _Packer] = {}
         self._live: set[tuple[str, ...]] = set()
         self._axes: set[str] = set()
-        self._next_id = 0
-        self._columns = 0
-        self._out: tuple[Write, int] = (_no_room, 0)
-        self._map: mmap.mmap | None = None
-        self._spare: MappedExtent | None = None
-        self._extent_bytes = EXTENT_BYTES
-        self._sequence = 0
-        self._zero_ns = self._base_ns = 0
-        self._room_again_ns = 0
-        self._synced: object = None
-        self._is_spoilt = False
-        if preallocate is None:
-            preallocate = hasattr(os, "posix_fallocate") and not is_network(path)
-        self._preallocate = preallocate
-        self._file = OpenMetrics(path, attempt, on_problem)
-        self._end = self._repaired_end()
+        self._lines: list[bytes] = []
+        self._written_lines = 0
+        self._files: dict[str, _OpenFile] = {}
+        self._next = self._columns = 0
+        # Bytes that the file of names has at least; rows that were in the others as they were
+        # opened, less those that were cut off since.
+        self._names_bytes = self._old_rows = 0
+        self._last_steps: dict[str, int] = {}
         try:
-            self._grow(0)
+            make_directory(path)
+            self._names = self._open(NAMES_FILE)
+            try:
+                self._hold()
+                self._begin()
+            except BaseException:  # raised again, Ctrl-C included: no descriptor must leak
+                self._close_files()
+                raise
         except OSError as error:
-            self._run_out(error)
+            raise refusal(error, path, "The metrics cannot be written") from error
         _WRITERS.add(self)
 
-    def _repaired_end(self) -> int:
-        """Repair the end of the file and return it; the file is closed if that fails."""
-        try:
-            return self._repair()
-        except OSError as error:
-            self._file.close()
-            raise refusal(error, self.path, "The metrics cannot be written") from error
-        except BaseException:  # raised again, Ctrl-C included: only the descriptor must not leak
-            self._file.close()
-            raise
+    def _begin(self) -> None:
+        """Learn the numbers of sets and places that are taken; say what the format is."""
+        refuse_old(self.path)
+        known = Names(str(self.path))
+        known.add(read_bytes(self.path / NAMES_FILE, metrics_file.MAX_NAMES_BYTES))
+        own = [number for number in known.sets if number // MAX_SETS == self.attempt]
+        self._next = max(own, default=self.attempt * MAX_SETS - 1) + 1
+        for keys in known.sets.values():
+            if keys.axis is not None:
+                self._axes.add(keys.names[keys.axis])
+        # An attempt is begun twice where its first process could not write that it began.
+        self._place = self._first_place = self.attempt * PLACES + sum(self._rows().values())
+        self._lines.append(metrics_file.line_of({"format": metrics_file.FORMAT}))
+        with contextlib.suppress(OSError):  # the disk is full: it is written before the first row
+            self._write_lines()
+
+    def _read_last_steps(self) -> dict[str, int]:
+        """Read the step of the last row of each file that this attempt has written to."""
+        steps = {}
+        for name, file in self._files.items():
+            values = values_of_file(name)
+            if values is None:
+                continue
+            size, descriptor = row_bytes(values), file.file.fileno()
+            row = os.pread(descriptor, size, max(0, os.fstat(descriptor).st_size - size))
+            if len(row) == size and seal(row[4:]) == row:
+                _, number, _, step, _ = struct.unpack_from("<IIQqq", row)
+                if number // MAX_SETS == self.attempt:
+                    steps[name] = step
+        return steps
+
+    def _rows(self) -> dict[int, int]:
+        """Return how many rows each file has room for, by number of values."""
+        with open_directory(self.path, follow=True) as folder:
+            sizes = {entry.name: folder.status(entry.name).st_size for entry in folder.entries()}
+        known = ((values_of_file(name), size) for name, size in sizes.items())
+        return {values: size // row_bytes(values) for values, size in known if values is not None}
 
     @property
     def lost_points(self) -> int:
@@ -144,19 +178,20 @@ class MetricsWriter:
         return self._lost.total
 
     @property
-    def is_long(self) -> bool:
-        """Return whether the file has more than its first extent."""
-        return self._end > EXTENT_BYTES
+    def last_step(self) -> int | None:
+        """Greatest step of the last rows of this attempt, one a file; None before `close`."""
+        return max(self._last_steps.values(), default=None)
 
     def log(self, values: Mapping[str, float], step: int = NO_STEP) -> None:
         """Log values of several metrics at one step; RecordError names what is no number."""
         try:
-            # The set before the map: a set that is known was defined in this extent or in an
-            # earlier one.
-            pack, words, set_id = self._sets[tuple(values)]
-            write, zero_ns = self._out
-            body = pack(words, set_id, step, (monotonic_ns() - zero_ns) >> 14, *values.values())
-            write(crc32(body).to_bytes(4, "little") + body)
+            pack, number, write, size = self._sets[tuple(values)]
+            with self._lock:  # no other thread takes the place, or closes the file
+                body = pack(number, self._place, step, time_ns(), *values.values())
+                written = write(crc32(body).to_bytes(4, "little") + body)
+                if written != size:
+                    self._cut_short(size, written)
+                self._place += 1
         except _NOT_FAST:
             self._log_slowly(values, step)
 
@@ -165,114 +200,89 @@ class MetricsWriter:
         with self._lock:
             self._refuse_if_closed()
             self._axes.add(name)
-            changed = [names for names in self._keys if name in names]
-            for names in changed:  # defined anew when next logged
-                del self._keys[names]
+            for names in [names for names in self._packers if name in names]:
+                del self._packers[names]  # defined anew when next logged
                 self._sets.pop(names, None)
-                self._slow_sets.pop(names, None)
 
     def rewind(self, step: int) -> None:
         """The run goes on from `step`: points logged before at greater steps leave the curve."""
-        frame = metrics_file.pack_rewind(operator.index(step), self.attempt)
         with self._lock:
             self._refuse_if_closed()
+            rewind = Rewind(operator.index(step), self.attempt, self._place)
+            self._lines.append(metrics_file.line_of_rewind(rewind))
             try:
-                self._put(frame)
-            except OSError as error:
+                self._write_lines()
+            except OSError as error:  # it is written before the next row
                 self._run_out(error)
 
-    def prepare(self) -> None:
-        """Make the next extent in the background, so that growing waits for no disk."""
-        # Without room nothing is prepared: growing will find out, and say it.
-        with self._growing, contextlib.suppress(OSError):
-            if self._map is None or self._closed or self._spare is not None:
-                return
-            if self._extent_bytes > EXTENT_BYTES or 2 * self._map.tell() > len(self._map):
-                descriptor = self._file.descriptor
-                self._spare = map_extent(descriptor, self._end, self._extent_bytes, need=0)
+    def check(self, *, at_once: bool = True) -> None:
+        """Mend files that were cut off, replaced or deleted.
 
-    def check(self) -> None:
-        """Mend a file that was cut off, replaced or deleted; follow a wall clock that was set.
-
-        For a background thread.
+        Without `at_once` what is gone is only brought back by the next call: somebody may be
+        deleting the whole folder.
         """
         with self._lock:
             if self._closed:
                 return
-            is_whole = self._file.is_whole(self._end)
-            if not is_whole:
-                self._on_spoilt()
-            try:
-                if not is_whole or monotonic_ns() < self._zero_ns:
-                    self._grow(0)
-                else:
-                    self._follow_clock()
-            except OSError as error:
-                self._run_out(error)
+            with contextlib.suppress(OSError):  # found out, and said, by whoever logs next
+                self._mend(at_once=at_once)
 
     def sync(self) -> None:
         """Sync new data to disk. Power loss takes only what came after."""
         with self._lock:
             if self._closed:
                 return
-            position = (self._map, self._map.tell()) if self._map is not None else self._end
-            if position == self._synced:
-                return
-            self._synced = position
-            descriptor = os.dup(self._file.descriptor)
-        try:
-            # Not mmap.flush: that one keeps the interpreter's lock while the disk works.
-            _sync(descriptor)
-        finally:
+            copies = []
+            for file in self._files.values():
+                size = os.fstat(file.file.fileno()).st_size
+                if size != file.synced:
+                    file.synced = size
+                    copies.append(os.dup(file.file.fileno()))
+        for descriptor in copies:
+            # A disk that cannot sync, or is full, must not stop a training.
+            with contextlib.suppress(OSError):
+                getattr(os, "fdatasync", os.fsync)(descriptor)
             os.close(descriptor)
 
     def close(self, *, durable: bool = True) -> None:
-        """Stop writing, once; all data is on disk on return if `durable`.
-
-        What was allocated ahead is given back.
-        """
-        if durable:
-            self.sync()
+        """Stop writing, once; all data is on disk on return if `durable`."""
         with self._lock:
             if self._closed:
                 return
-            end = self._written_end()
-            self._give_up(_HAS_ENDED, cut_at=end)
+            with contextlib.suppress(OSError):  # without it only a later loss is not noticed
+                self._last_steps = self._read_last_steps()
+                ends = {str(values): rows for values, rows in self._rows().items()}
+                line = {"end": ends, "attempt": self.attempt}
+                self._lines.append(metrics_file.line_of(line))
+                self._write_lines()
+            if durable:
+                self.sync()
+            self._give_up(_HAS_ENDED)
             self._lost.end(is_closed=True)
 
     def abandon(self, reason: str) -> None:
-        """Refuse everything from now on, for `reason`: somebody else writes the file."""
+        """Refuse everything from now on, for `reason`: somebody else writes the metrics."""
         with self._lock:
             if not self._closed:
                 self._give_up(reason)
 
     def abandon_in_child(self) -> None:
-        """Refuse to write in a forked process, which shares the map but not its position."""
-        self._lock = threading.RLock()  # the old ones may be held by a thread that is not here
-        self._growing = threading.Lock()
-        if not self._closed:
-            self._give_up(
-                f"This run is written by process {os.getppid()}; a process forked from it cannot "
-                "log to it."
-            )
+        """Refuse to write in a forked process, which would use the same places twice."""
+        self._lock = threading.RLock()  # the old one may be held by a thread that is not here
+        self.abandon(
+            f"This run is written by process {os.getppid()}; a process forked from it cannot log "
+            "to it."
+        )
 
-    def _written_end(self) -> int:
-        """Return the file offset behind the last frame; what was allocated ahead follows it."""
-        if self._map is None:
-            return self._end
-        return self._end - len(self._map) + self._map.tell()
-
-    def _give_up(self, reason: str, *, cut_at: int | None = None) -> None:
+    def _give_up(self, reason: str) -> None:
         self._closed = reason
-        self._out = (_no_room, 0)
-        with self._growing:
-            if self._spare is not None:
-                self._spare.map.close()
-            if self._map is not None:
-                self._map.close()
-            if cut_at is not None:
-                self._file.cut(cut_at)
-            self._file.close()
+        self._sets = {}
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.file.close()
+        self._files = {}
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -284,15 +294,13 @@ class MetricsWriter:
     def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
         step = whole_step(step)
         numbers = list(numbers_of(values).items())
-        # On the fast path torch warns of a live loss: a set of names that came with one does not
-        # take it.
         is_live = any(getattr(value, "requires_grad", False) for value in values.values())
         with self._lock:
             self._refuse_if_closed()
-            for i in range(0, len(numbers), MAX_ROW_NAMES):
-                row = dict(numbers[i : i + MAX_ROW_NAMES])
+            for i in range(0, len(numbers), MAX_VALUES):
+                row = dict(numbers[i : i + MAX_VALUES])
                 names = tuple(row)
-                if is_live and names not in self._live:
+                if is_live:
                     self._live.add(names)
                     self._sets.pop(names, None)
                 try:
@@ -302,62 +310,37 @@ class MetricsWriter:
                     self._lost.add(len(names), step)
 
     def _put_row(self, names: tuple[str, ...], numbers: list[float], step: int) -> None:
-        wide = not 0 <= step <= metrics_file.MAX_STEP
-        while True:  # another thread may fill what was grown before we come to use it
-            pack, words, set_id = (
-                self._sets.get(names) or self._slow_sets.get(names) or self._define(names)
-            )
-            write, zero_ns = self._out
-            tick = (monotonic_ns() - zero_ns) >> 14
-            if not 0 <= tick <= _MAX_TICK:
-                # The clock of this extent has run out, or went back: the machine was restored.
-                self._grow(words * 8)
-                continue
-            if wide:
-                frame = metrics_file.pack_wide(
-                    set_id, step, self._base_ns + tick * TICK_NS, numbers
-                )
-            else:
-                body = pack(words, set_id, step, tick, *numbers)
-                frame = crc32(body).to_bytes(4, "little") + body
-            try:
-                write(frame)
-                return
-            except ValueError:
-                self._grow(len(self._keys[names][1]) + len(frame))
+        packer = self._packers.get(names) or self._define(names)
+        self._write_lines()
+        pack, number, write, size = packer
+        written = write(seal(pack(number, self._place, step, time_ns(), *numbers)))
+        if written != size:
+            self._cut_short(size, written)
+        self._place += 1
+        self._lost.end(is_closed=False)
+        if names not in self._live:
+            self._sets[names] = packer
 
-    def _put(self, frame: bytes) -> None:
-        while True:
-            try:
-                self._out[0](frame)
-                return
-            except ValueError:
-                self._grow(len(frame))
+    def _run_out(self, error: OSError) -> None:
+        """Let every call take the slow path, until one finds room."""
+        self._sets = {}
+        self._lost.begin(error)
+
+    def _cut_short(self, size: int, written: int | None) -> None:
+        """Take back the part of a row that there was room for, and raise OSError."""
+        file = self._files[rows_file((size - HEAD_BYTES) // 8)].file
+        os.ftruncate(file.fileno(), os.fstat(file.fileno()).st_size - (written or 0))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _define(self, names: tuple[str, ...]) -> _Packer:
-        """Write the key set into this extent, twice: damage to one extent costs no other."""
-        set_id, frames_of_keys = self._keys.get(names) or self._number_keys(names, self._next_id)
-        row_bytes = 8 * metrics_file.values_words(len(names))
-        need = len(frames_of_keys) + row_bytes
-        while True:
-            if self._map is not None and len(self._map) - self._map.tell() < need:
-                self._grow(need)
-            try:
-                self._out[0](frames_of_keys)
-                break
-            except ValueError:
-                self._grow(need)
-        words = metrics_file.values_words(len(names))
-        packer = (metrics_file.values_struct(len(names)).pack, words, set_id)
-        sets = self._slow_sets if names in self._live else self._sets
-        sets[names] = packer
-        return packer
-
-    def _number_keys(self, names: tuple[str, ...], set_id: int) -> tuple[int, bytes]:
-        if set_id > metrics_file.MAX_SET_ID:
+        values = row_values(len(names))
+        name = rows_file(values)
+        file = self._files.get(name) or self._open(name)
+        number = self._next
+        if number // MAX_SETS > self.attempt:
             raise RecordError(
-                f"There are more than {metrics_file.MAX_SET_ID} different sets of metrics that "
-                "were logged together.",
+                f"There are more than {MAX_SETS} different sets of metrics that were logged "
+                "together.",
                 where=str(self.path),
                 fix=(
                     "Log the same metrics in the same order every time; a changing part belongs "
@@ -365,150 +348,116 @@ class MetricsWriter:
                 ),
             )
         metrics_file.check_columns(self._columns + len(names), where=str(self.path))
-        self._columns += len(names)
-        self._next_id = set_id + 1
         axis = next((i for i, name in enumerate(names) if name in self._axes), None)
-        kept = tuple(self._clean_names(names))
-        frame = metrics_file.pack_keys(KeySet(set_id, kept, axis))
-        self._keys[names] = numbered = (set_id, 2 * frame)
-        return numbered
+        keys = KeySet(tuple(self._clean_names(names)), axis)
+        self._lines.append(metrics_file.line_of_set(number, keys))
+        self._next += 1
+        self._columns += len(names)
+        packer = body_of_row(len(names)).pack, number, file.file.write, row_bytes(values)
+        self._packers[names] = packer
+        return packer
 
-    # -------------------------------------------------------------------------------------- extents
+    def _write_lines(self) -> None:
+        """Write the lines that are not in the file of names yet: rows depend on them."""
+        data = b"".join(self._lines[self._written_lines :])
+        if data and self._names.file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._names_bytes += len(data)
+        self._written_lines = len(self._lines)
 
-    def _grow(self, need: int) -> None:
-        """Begin an extent that holds a frame of `need` bytes. OSError when there is no room."""
-        now = monotonic_ns()
-        if 0 < self._room_again_ns - now <= RETRY_NS:
-            raise BlockingIOError
-        if self._is_spoilt:
-            self._mend()
-        base_ns = time.time_ns() // TICK_NS * TICK_NS
-        if self._preallocate:
-            self._begin_mapped(need, base_ns, now)
-        else:
-            self._append(self._extent(base_ns, end=0))
-            self._sets, self._slow_sets = {}, {}
-            self._out = (self._append, now)
-        self._base_ns, self._zero_ns = base_ns, now
-        self._sequence += 1
-        self._room_again_ns = 0
-        self._lost.end(is_closed=bool(self._closed))
-        self._on_grown()
+    # --------------------------------------------------------------------------------------- files
 
-    def _begin_mapped(self, need: int, base_ns: int, zero_ns: int) -> None:
-        if 0 <= zero_ns - self._zero_ns < BUSY_NS and self._map is not None:
-            self._extent_bytes = min(2 * self._extent_bytes, MAX_EXTENT_BYTES)
-        with self._growing:
-            fresh, self._spare = self._spare, None
-            if fresh is None or not fresh.holds(need):
-                if fresh is not None:
-                    fresh.map.close()
-                fresh = map_extent(self._file.descriptor, self._end, EXTENT_BYTES, need)
-            guard(fresh.map, self._on_spoilt)
-            fresh.map.write(self._extent(base_ns, end=fresh.end))
-            # The old map is not closed: another thread may be about to write into what is left of
-            # it, and it may.
-            self._sets, self._slow_sets = {}, {}
-            self._map, self._end = fresh.map, fresh.end
-        self._out = (fresh.map.write, zero_ns) if not self._is_spoilt else (_no_room, zero_ns)
+    def _open(self, name: str) -> _OpenFile:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        with open_directory(self.path, follow=True) as folder:
+            descriptor = folder.open(name, flags)
+        self._old_rows += _whole_rows(name, os.fstat(descriptor).st_size)
+        file = self._files[name] = _OpenFile(name, FileIO(descriptor, "a+"))
+        return file
 
-    def _follow_clock(self) -> None:
-        """Begin an extent in what is left of this one, where the wall clock differs from it.
-
-        Its ticks are counted from the same moment: a row that another thread is about to write has
-        the right time on either side of the new head.
-        """
-        ahead_ns = time.time_ns() - (self._base_ns + monotonic_ns() - self._zero_ns)
-        if abs(ahead_ns) < STEP_NS:
+    def _hold(self) -> None:
+        """Lock the file of names; an earlier writer gets a moment to notice that it is over."""
+        if sys.platform == "win32":
             return
-        base_ns = (self._base_ns + ahead_ns) // TICK_NS * TICK_NS
-        with contextlib.suppress(ValueError):  # it is full: the next one begins with the time
-            self._out[0](self._extent(base_ns, end=self._end if self._preallocate else 0))
-            self._sets, self._slow_sets = {}, {}
-            self._base_ns = base_ns
-            self._sequence += 1
-
-    def _extent(self, base_ns: int, *, end: int) -> bytes:
-        return frames.pack_extent(
-            metrics_file.FORM,
-            sequence=self._sequence,
-            attempt=self.attempt,
-            base_ns=base_ns,
-            end=end,
-        )
-
-    def _append(self, frame: bytes) -> None:
-        with self._lock:
-            self._refuse_if_closed()
-            self._file.write_at(frame, self._end)
-            self._end += len(frame)
-
-    def _run_out(self, error: OSError) -> None:
-        """Let every call come here until there is room again."""
-        if isinstance(error, BlockingIOError):
-            return
-        self._out = (_no_room, self._zero_ns)
-        self._room_again_ns = monotonic_ns() + RETRY_NS
-        self._lost.begin(error)
-
-    # --------------------------------------------------------------------------------------- repair
-
-    def _on_spoilt(self) -> None:
-        """Route every call to `_grow`, which mends. Also called from a signal, within a write."""
-        self._is_spoilt = True
-        self._out = (_no_room, self._zero_ns)
-        self._on_grown()
-
-    def _mend(self) -> None:
-        """Continue in what is left of the file; OSError when nothing can be written there."""
-        is_cut_off = self._file.size() < self._end
-        with self._growing:
-            self._spare = self._map = None  # not closed: another thread may be about to write
-            self._file.bring_back()
-            self._keys.clear()
-            self._columns = 0
+        until = time.monotonic() + HOLD_S
+        while True:
             try:
-                self._end = self._repair()
-            except RecordError:  # it is a file of another kind by now
-                self._keys.clear()
-                self._end = self._file.set_aside()
-        self._is_spoilt = False
-        if is_cut_off:
+                fcntl.flock(self._names.file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    fix = "Stop it (a process that is suspended cannot let go), then try again."
+                    raise RecordError(
+                        "Another process still writes the metrics.", where=str(self.path), fix=fix
+                    ) from None
+                time.sleep(0.02)
+            except OSError:  # a disk that knows no locks: the lease has to do
+                return
+
+    def _mend(self, *, at_once: bool) -> None:
+        """Bring back files that were deleted or replaced; notice those that were cut off."""
+        gone = []
+        rows = 0
+        for file in self._files.values():
+            mine = os.fstat(file.file.fileno())
+            rows += _whole_rows(file.name, mine.st_size)
+            if not self._is_at_its_path(file, mine):
+                if at_once or file.is_gone:
+                    gone.append(file)
+                file.is_gone = True
+            elif file is self._names and mine.st_size < self._names_bytes:
+                self._names_bytes = mine.st_size
+                self._written_lines = 0
+                self._write_lines()
+        for file in gone:
+            self._bring_back(file)
+        if gone:
+            names = ", ".join(f"{self.path.name}/{file.name}" for file in gone)
+            self._on_problem(
+                f"{names} {'was' if len(gone) == 1 else 'were'} deleted or replaced by somebody "
+                "else while the run wrote it: no point is lost."
+            )
+        if missing := max(0, self._old_rows + self._place - self._first_place - rows):
+            self._old_rows -= missing
             self._on_lost(f"points of {self.path.name}, which was cut off")
-        done = "cut off" if is_cut_off else "deleted or replaced"
-        lost = "points of before are lost" if is_cut_off else "no point is lost"
-        self._on_problem(
-            f"{self.path.name} was {done} by somebody else while the run wrote it: {lost}."
-        )
+            self._on_problem(
+                f"{self.path.name} was cut off by somebody else while the run wrote it: {missing} "
+                "calls of `log` are lost."
+            )
 
-    def _repair(self) -> int:
-        """Mend the file, and learn what is in it; return where the next extent begins."""
-        end, sequence = self._file.repair(self._learn)
-        if sequence is not None:
-            self._sequence = sequence
-        return end
+    def _is_at_its_path(self, file: _OpenFile, mine: os.stat_result) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(os.lstat(self.path / file.name), mine)
+        return False
 
-    def _learn(self, data: bytes) -> None:
-        """Learn the numbers of the key sets that the file has."""
-        from assay.store.series import read_contents  # only where a run goes on
+    def _bring_back(self, file: _OpenFile) -> None:
+        """Make a file again from the open one, under the same descriptor."""
+        if self.path.parent.is_dir():
+            make_directory(self.path)
+        temporary = f".{file.name}.{os.urandom(6).hex()}.tmp"
+        with open_directory(self.path, follow=True) as folder:
+            fresh = folder.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
+            try:
+                offset = 0
+                while part := os.pread(file.file.fileno(), _COPY_BYTES, offset):
+                    offset += os.write(fresh, part)
+                folder.move(temporary, folder, file.name)
+                os.dup2(fresh, file.file.fileno(), inheritable=False)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    folder.remove(temporary)
+                raise
+            finally:
+                os.close(fresh)
+        file.is_gone = False
+        if file is self._names:
+            self._hold()
 
-        blocks = read_contents(data).blocks
-        for keys in sorted((block.keys for block in blocks), key=lambda each: each.id):
-            if keys.axis is not None:
-                self._axes.add(keys.names[keys.axis])
-            self._number_keys(keys.names, keys.id)
-        # Also those of sets whose definition is damaged: a number is never given to another set.
-        self._next_id = max([self._next_id, *(each + 1 for each in metrics_reader.set_ids(data))])
 
-
-def _sync(descriptor: int) -> None:
-    # A disk that cannot sync, or is full, must not stop a training.
-    with contextlib.suppress(OSError):
-        getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def _no_room(frame: bytes) -> None:
-    raise ValueError("no room")
+def _whole_rows(name: str, size: int) -> int:
+    """Return how many rows a file of this name and size has; 0 for another file."""
+    values = values_of_file(name)
+    return 0 if values is None else size // row_bytes(values)
 
 
 _WRITERS: weakref.WeakSet[MetricsWriter] = weakref.WeakSet()

@@ -57,14 +57,24 @@ _SETTINGS = (
 _FILES_OF_RUN = frozenset(
     {
         *(run_file.FILE_NAME, "README.md", "config.toml", "defaults.json"),
-        *("metrics.bin", "events.jsonl", "edits.jsonl", "files.jsonl"),
+        *("events.jsonl", "edits.jsonl", "files.jsonl"),
         *("log.txt", "output.txt", "heartbeat.bin", "stacks.txt"),
         *("cfg.toml", "canvas.html"),  # of older systems
     }
 )
 _FOLDERS_OF_RUN = frozenset(
     {
-        *("config", "checkpoints", "artifacts", "figures", "trace", "ranks", "board", _WATCHED),
+        *(
+            "config",
+            "metrics",
+            "checkpoints",
+            "artifacts",
+            "figures",
+            "trace",
+            "ranks",
+            "board",
+            _WATCHED,
+        ),
         *("backup", "report"),  # of older systems
     }
 )
@@ -146,7 +156,8 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        return self.path / "metrics.bin"
+        """Folder of the metrics (`formats.metrics_file`)."""
+        return self.path / "metrics"
 
     @property
     def events(self) -> Path:

@@ -16,7 +16,8 @@ from assay.core.regular_file import file_size, mtime_ns_of, read_bytes, read_sta
 from assay.formats import defaults_file
 from assay.formats.event_log import Edit, labels_of, read_edits
 from assay.formats.json_codec import dumps, parse_numbers
-from assay.formats.run_file import Attempt, RunFile
+from assay.formats.metrics_file import state_of
+from assay.formats.run_file import Attempt, RunFile, Summary
 from assay.store.best_damage import best_damage
 from assay.store.cells import to_cell
 from assay.store.changed_settings import changed_settings, setting_hash
@@ -40,11 +41,11 @@ def read_record(
     """
     readme_mtime_ns = mtime_ns_of(folder.readme)
     edits_size = file_size(folder.edits)
-    metrics_mtime_ns = mtime_ns_of(folder.metrics)
+    _, metrics_mtime_ns = state_of(folder.metrics)
     run, error = run_in(folder)
     if error and no_folder(folder):
         run = _nameless_run(folder)
-        return ChangedRun(_row(folder, run, error, mtime_ns), [], run.id, 0)
+        return ChangedRun(_row(folder, run, error, mtime_ns, {}), [], run.id, 0)
     edits = _edits(folder) if edits_size else []
     if run is None:
         run = _nameless_run(folder)
@@ -52,9 +53,10 @@ def read_record(
     values = parse_numbers({**run.values, **corrected})
     tags = [edit.new for edit in edits if edit.what == "tag" and isinstance(edit.new, str)]
     tag = tags[-1] if tags else run.tag
-    summarize = summarize or live_summaries
-    summaries_json = dumps(run.summaries) if run.sealed else summarize(folder)
-    row = _row(folder, run, error, mtime_ns)
+    is_open = run.status == "running"
+    numbers = {} if is_open and summarize else read_summaries(folder)
+    summaries_json = summarize(folder) if is_open and summarize else dumps(numbers)
+    row = _row(folder, run, error, mtime_ns, {} if is_open else numbers)
     row = row._replace(
         tag=tag[:_MOST_TAG],
         step=last_step(summaries_json) if run.status == "running" else row.step,
@@ -81,10 +83,15 @@ def _nameless_run(folder: RunFolder) -> RunFile:
     return RunFile(id=run_id, kind="train", created_ns=_created_ns(folder))
 
 
-def _row(folder: RunFolder, run: RunFile, error: str, mtime_ns: int) -> IndexRow:
-    """Return the row of `run.json`, without what lies beside it."""
+def _row(
+    folder: RunFolder, run: RunFile, error: str, mtime_ns: int, numbers: Mapping[str, Summary]
+) -> IndexRow:
+    """Return the row of `run.json`, without what lies beside it.
+
+    `numbers` are the summaries of a run that has ended.
+    """
     best = run.best
-    if best is not None and best_damage(folder, run, run.summaries):
+    if best is not None and best_damage(folder, run, numbers):
         best = None
     newest = run.attempts[-1] if run.attempts else None
     return IndexRow(
@@ -197,13 +204,18 @@ def _text_of(path: Path) -> str:
 
 
 def live_summaries(folder: RunFolder) -> str:
-    """Return the summaries of an open run as JSON, read from its metrics."""
-    from assay.store.summaries import summaries  # here: a list of ended runs must not pay for it
+    """Return the summaries of a run as JSON, read from its metrics."""
+    return dumps(read_summaries(folder))
+
+
+def read_summaries(folder: RunFolder) -> Mapping[str, Summary]:
+    """Return the summaries of a run; none where its metrics cannot be read."""
+    from assay.store.summaries import summaries  # here: a list of known runs must not pay for it
 
     try:
-        return dumps(summaries(folder.metrics))
+        return summaries(folder.metrics)
     except (OSError, AssayError):
-        return "{}"
+        return {}
 
 
 def _created_ns(folder: RunFolder) -> int:

@@ -1,31 +1,19 @@
-"""Curves out of `metrics.bin`: rows without numpy, series with it."""
+"""Curves out of the folder `metrics`: rows by set of names, series by metric."""
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain, compress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.core.errors import ArgumentError, RecordError
-from assay.core.regular_file import read_bytes
-from assay.formats import metrics_file, metrics_reader
-from assay.formats.frames import Damage
-from assay.formats.metrics_file import Chunk, KeySet, Rewind, Row, Rows
-from assay.formats.metrics_reader import Vectors
-from assay.store.vectors import FAST, ONE_BY_ONE
+from assay.core.errors import ArgumentError
+from assay.formats.metrics_file import Damage, KeySet
+from assay.store.metrics_reader import ChangedError, MetricsReader, branches_of, find_repeats
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-Source = Path | str | bytes | memoryview
-
-MAX_BYTES = 16 << 30
-"""A billion points of one metric. What is larger is damaged, or made to fill the memory of whoever
-looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,191 +69,129 @@ class Reduced:
         return len(self.steps)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Block:
-    """All rows of one key set in file order, by column."""
+    """All rows of one set of names, by column, in the order of logging.
+
+    `places` count the calls of `log` of a record. `values` has a row for each, and a column for
+    each name.
+    """
 
     keys: KeySet
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    times_ns: array[int] = field(default_factory=lambda: array("q"))
-    branches: array[int] = field(default_factory=lambda: array("q"))
-    columns: list[array[float]] = field(default_factory=list)
-    _back: tuple[int, int, int] | None = None
-    """The step that the last attempt went back to, its number, and how many rows were there."""
-    unplaced: int = 0
-    """Number of the first rows without a place: those of an older file, in order by time."""
-    _places: list[Sequence[int]] = field(default_factory=list)
-    _is_split: bool = False
-    """Whether rows are on another branch than 0."""
-
-    def __post_init__(self) -> None:
-        self.columns = [array("d") for _ in self.keys.names]
-
-    def add(
-        self,
-        steps: Sequence[int],
-        times_ns: Sequence[int],
-        columns: Iterable[Sequence[float]],
-        branch: int,
-        places: int | Sequence[int],
-        *,
-        is_placed: bool = True,
-    ) -> None:
-        """Add rows at the end; `places` in the order of logging, or that of the first.
-
-        The arrays of the first rows become those of the block. Rows that are not placed are in
-        order by time, and by their places where times are equal.
-        """
-        rows = len(steps)
-        if self._back is not None and not branch and self._back[0] in steps:
-            self._repeat(*self._back)
-        self.steps = _join_arrays(self.steps, steps)
-        self.times_ns = _join_arrays(self.times_ns, times_ns)
-        self.branches = _join_arrays(self.branches, array("q", [branch]) * rows)
-        self._is_split |= branch != 0
-        self._places.append(range(places, places + rows) if isinstance(places, int) else places)
-        if not is_placed:
-            self.unplaced = len(self.steps)
-        self.columns = list(map(_join_arrays, self.columns, columns))
-
-    @property
-    def orders(self) -> array[int]:
-        """Places of the rows in the order in which they were logged."""
-        return array("q", chain.from_iterable(self._places))
-
-    @property
-    def last_key(self) -> tuple[bool, int, int]:
-        """Key that orders the last rows of several blocks, as all rows are ordered."""
-        is_placed = len(self.steps) > self.unplaced
-        return is_placed, 0 if is_placed else self.times_ns[-1], self._places[-1][-1]
-
-    def leave(self, step: int, attempt: int) -> None:
-        """Move what lies behind `step` to a branch of its own, as after a resume."""
-        if self.steps and max(self.steps) > step:
-            for i, each in enumerate(self.steps):
-                if each > step and not self.branches[i]:
-                    self.branches[i] = attempt
-                    self._is_split = True
-        self._back = (step, attempt, len(self.steps))
-
-    def _repeat(self, step: int, attempt: int, rows: int) -> None:
-        """Leave a row of the same step behind that was logged again after a resume."""
-        self._back = None
-        for i, each in enumerate(self.steps[:rows]):
-            if each == step and not self.branches[i]:
-                self.branches[i] = attempt
-                self._is_split = True
+    places: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    branches: NDArray[np.int64]
+    values: NDArray[np.float64]
 
     def on_curve(self) -> Block:
-        """The rows of the current branch only."""
-        if not self._is_split:
+        """Return the rows of the current branch only."""
+        if not self.branches.any():
             return self
-        keep = [not branch for branch in self.branches]
-        kept = Block(self.keys)
-        kept.steps.extend(compress(self.steps, keep))
-        kept.times_ns.extend(compress(self.times_ns, keep))
-        kept._places.append(array("q", compress(self.orders, keep)))
-        kept.unplaced = sum(keep[: self.unplaced])
-        kept.branches.frombytes(bytes(8 * len(kept.steps)))
-        for new, old in zip(kept.columns, self.columns, strict=True):
-            new.extend(compress(old, keep))
-        return kept
+        keep = self.branches == 0
+        return Block(
+            self.keys,
+            self.places[keep],
+            self.steps[keep],
+            self.times_ns[keep],
+            self.branches[keep],
+            self.values[keep],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsContents:
-    """Rows of a file by key set, and the parts of the file that could not be read."""
+    """Rows by set of names, and the parts of the files that could not be read.
+
+    `sets` are all sets of names, also those without a row. `nameless` is the number of rows whose
+    names are lost, `missing` that of the rows that were there when the run ended and are not any
+    more, by number of values.
+    """
 
     blocks: list[Block]
-    damages: tuple[Damage, ...] = ()
+    sets: tuple[KeySet, ...]
+    damages: tuple[Damage, ...]
+    damaged_names: int
+    nameless: int
+    missing: dict[int, int]
+
+    def is_lost(self, name: str) -> bool:
+        """Return whether a metric may have had points that cannot be read."""
+        has_losses = bool(self.damages or self.missing)
+        return has_losses and any(name in keys.names for keys in self.sets)
 
 
-def read_contents(source: Source, *, vectors: Vectors = ONE_BY_ONE) -> MetricsContents:
-    """Return all rows of a file (path or bytes) with their branches; none for a missing file."""
-    data, where = _data(source)
-    gathered = Gathered(where)
-    for item in metrics_reader.read_rows(data, where=where, vectors=vectors):
-        gathered.add(item)
-    return gathered.contents()
+def read_contents(folder: Path | str) -> MetricsContents:
+    """Return all rows of a folder of metrics with their branches; none for a missing folder."""
+    while True:
+        reader = MetricsReader(Path(folder))
+        try:
+            windows = list(reader.read(to_end=True))
+        except ChangedError:
+            continue
+        blocks = blocks_of(reader, windows)
+        missing = {
+            values: rows - reader.rows.get(values, 0)
+            for values, rows in reader.names.ends.items()
+            if rows > reader.rows.get(values, 0)
+        }
+        return MetricsContents(
+            blocks,
+            tuple(reader.names.sets.values()),
+            tuple(reader.damages),
+            reader.names.damaged_lines,
+            reader.nameless,
+            missing,
+        )
 
 
-class Gathered:
-    """Rows put together to blocks in file order; RecordError for too many metrics."""
+def blocks_of(reader: MetricsReader, windows: Iterable[NDArray[np.void]]) -> list[Block]:
+    """Return the rows of windows by set of names."""
+    import numpy as np  # here: a list of runs must not pay for it
 
-    def __init__(self, where: str = "metrics.bin") -> None:
-        self._where = where
-        self._columns = 0
-        self._blocks: dict[KeySet, Block] = {}
-        self._damages: list[Damage] = []
-        self._order = 0
-        self._placed: list[Sequence[int]] = []
-        """Places that `_order` may lie in front of: long columns are searched only if need be."""
-
-    def add(self, item: Rows | Row | Rewind | Chunk | Damage) -> None:
-        match item:
-            case Rows(keys=keys):
-                self._block(keys).add(item.steps, item.times_ns, item.columns, 0, self._behind())
-                self._order += len(item.steps)
-            case Chunk(keys=keys):
-                block = self._block(keys)
-                is_placed = item.places is not None
-                places = self._behind() if item.places is None else item.places
-                rows = (item.steps, item.times_ns, item.columns)
-                block.add(*rows, item.branch, places, is_placed=is_placed)
-                self._order += len(item.steps)
-                if item.places is not None:
-                    self._placed.append(item.places)
-            case Row(keys=keys):
-                block = self._block(keys)
-                values = [[value] for value in item.values]
-                block.add([item.step], [item.time_ns], values, 0, self._behind())
-                self._order += 1
-            case Rewind(step=step, attempt=attempt):
-                for block in self._blocks.values():
-                    block.leave(step, attempt)
-            case Damage():
-                self._damages.append(item)
-
-    def _behind(self) -> int:
-        """Return the place behind all rows so far: that of what is logged next."""
-        self._order = max(self._order, *(1 + max(places) for places in self._placed), 0)
-        self._placed.clear()
-        return self._order
-
-    def _block(self, keys: KeySet) -> Block:
-        if keys not in self._blocks:
-            self._columns += len(keys.names)
-            metrics_file.check_columns(self._columns, where=self._where)
-            self._blocks[keys] = Block(keys)
-        return self._blocks[keys]
-
-    def contents(self) -> MetricsContents:
-        return MetricsContents(list(self._blocks.values()), tuple(self._damages))
+    parts: dict[KeySet, list[NDArray[np.void]]] = {}
+    for window in windows:
+        for keys, rows in reader.split(window):
+            parts.setdefault(keys, []).append(rows)
+    wholes = [(keys, _join(rows)) for keys, rows in parts.items()]
+    repeats = find_repeats(reader.names.rewinds, wholes)
+    blocks = []
+    for keys, rows in wholes:
+        if (np.diff(rows["place"].view(np.int64)) < 0).any():  # of several threads, or attempts
+            rows = rows[np.argsort(rows["place"], kind="stable")]
+        branches = branches_of((keys, rows), reader.names.rewinds, repeats)
+        columns = rows["values"][:, : len(keys.names)]
+        places = rows["place"].astype(np.int64)
+        blocks.append(Block(keys, places, rows["step"], rows["time"], branches, columns))
+    return sorted(blocks, key=lambda block: int(block.places[0]))
 
 
 def read_series(
-    source: Source, *, names: Iterable[str] | None = None, branches: bool = False
+    folder: Path | str, *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
     """Return curves by metric name: all or the existing of `names`, left branches on request."""
-    return series_of(read_contents(source, vectors=FAST), names=names, branches=branches)
+    return series_of(read_contents(folder).blocks, names=names, branches=branches)
 
 
 def series_of(
-    contents: MetricsContents, *, names: Iterable[str] | None = None, branches: bool = False
+    blocks: Iterable[Block], *, names: Iterable[str] | None = None, branches: bool = False
 ) -> dict[str, Series]:
-    """Return the curves of read rows, which they may share memory with: add no row meanwhile."""
-    parts = parts_by_name(
-        contents.blocks if branches else (block.on_curve() for block in contents.blocks)
-    )
+    """Return the curves of rows, as copies. Metrics of the same rows share steps and times."""
+    if not branches:
+        blocks = [block.on_curve() for block in blocks]
+    parts: dict[str, list[tuple[Block, int]]] = {}
+    for block in blocks:
+        if len(block.steps):
+            for i, name in enumerate(block.keys.names):
+                parts.setdefault(name, []).append((block, i))
     wanted = parts.keys() if names is None else [name for name in names if name in parts]
-    rows: dict[tuple[int, ...], _Rows] = {}
+    shared: dict[tuple[int, ...], _Rows] = {}
     found = {}
     for name in wanted:
-        blocks = [block for block, _ in parts[name]]
-        key = tuple(map(id, blocks))
-        if key not in rows:
-            rows[key] = _rows(blocks)
-        found[name] = _series(name, parts[name], rows[key])
+        key = tuple(id(block) for block, _ in parts[name])
+        if key not in shared:
+            shared[key] = _rows([block for block, _ in parts[name]])
+        found[name] = _series(name, parts[name], shared[key])
     return found
 
 
@@ -283,60 +209,56 @@ class _Rows:
 
 
 def _rows(blocks: Sequence[Block]) -> _Rows:
-    import numpy as np  # here: a list of runs must not pay for it
+    import numpy as np
 
-    def whole(arrays: list[array[int]]) -> NDArray[np.int64]:
-        return _join([np.frombuffer(each, dtype=np.int64) for each in arrays])
+    order = None
+    if len(blocks) > 1:
+        order = np.argsort(np.concatenate([block.places for block in blocks]), kind="stable")
 
-    steps = whole([block.steps for block in blocks])
-    times = whole([block.times_ns for block in blocks])
-    branches = whole([block.branches for block in blocks])
-    if len(blocks) == 1:
-        return _Rows(steps, times, branches, None)
-    order = np.lexsort((whole([block.orders for block in blocks]), _by_time(blocks, times)))
-    return _Rows(steps[order], times[order], branches[order], order)
+    def whole(columns: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+        return columns[0].copy() if order is None else np.concatenate(columns)[order]
+
+    return _Rows(
+        whole([block.steps for block in blocks]),
+        whole([block.times_ns for block in blocks]),
+        whole([block.branches for block in blocks]),
+        order,
+    )
 
 
 def _series(name: str, parts: Sequence[tuple[Block, int]], rows: _Rows) -> Series:
     import numpy as np
 
-    values = _join([np.frombuffer(block.columns[i], dtype=np.float64) for block, i in parts])
+    values = _join([block.values[:, i] for block, i in parts])
     # One axis for all: points from before it was said what the axis is lie at their step.
-    axes = [block.keys.axis for block, _ in parts]
-    names = [
-        block.keys.names[at] if at is not None and at != i else ""
-        for at, (block, i) in zip(axes, parts, strict=True)
+    axes = [
+        block.keys.names[block.keys.axis] if block.keys.axis not in (None, i) else ""
+        for block, i in parts
     ]
-    axis = next(filter(None, reversed(names)), "")
+    axis = next(filter(None, reversed(axes)), "")
     axis_values = None
     if axis:
         columns = [
-            block.columns[block.keys.axis]
-            if known == axis and block.keys.axis is not None
-            else block.steps
-            for known, (block, _) in zip(names, parts, strict=True)
+            block.values[:, block.keys.names.index(axis)] if known == axis else block.steps
+            for known, (block, _) in zip(axes, parts, strict=True)
         ]
         axis_values = np.concatenate([np.asarray(each, dtype=np.float64) for each in columns])
     if rows.order is not None:
         values = values[rows.order]
         axis_values = axis_values[rows.order] if axis_values is not None else None
-    return Series(name, rows.steps, rows.times_ns, values, rows.branches, axis, axis_values)
-
-
-def _by_time(blocks: Sequence[Block], times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the times of rows that have no place; all others come behind, in their order."""
-    import numpy as np
-
-    ends = np.cumsum([len(block.steps) for block in blocks])
-    keys = np.full(len(times_ns), np.iinfo(np.int64).max)
-    for block, end in zip(blocks, ends.tolist(), strict=True):
-        first = end - len(block.steps)
-        keys[first : first + block.unplaced] = times_ns[first : first + block.unplaced]
-    return keys
+    return Series(
+        name,
+        rows.steps,
+        rows.times_ns,
+        np.ascontiguousarray(values),
+        rows.branches,
+        axis,
+        axis_values,
+    )
 
 
 def _join(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """One after the other; one alone is not copied."""
+    """Return arrays one after the other; one alone is not copied."""
     import numpy as np
 
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
@@ -372,38 +294,3 @@ def _reduce(series: Series, buckets: int) -> Reduced:
     lowest = np.fmin.reduceat(values, starts)
     highest = np.fmax.reduceat(values, starts)
     return Reduced(series.name, steps[starts], counts, lowest, highest, values[ends - 1])
-
-
-def _join_arrays(numbers: array[Any], more: Sequence[Any]) -> array[Any]:
-    """Return an array with more numbers at its end; none is copied that is in one already."""
-    if not numbers and isinstance(more, array) and more.typecode == numbers.typecode:
-        return more
-    if isinstance(more, memoryview) and more.itemsize == numbers.itemsize:
-        # Many times as fast as number by number.
-        numbers.frombytes(more.cast("B") if more.c_contiguous else more.tobytes())
-    else:
-        numbers.extend(more)
-    return numbers
-
-
-def parts_by_name(blocks: Iterable[Block]) -> dict[str, list[tuple[Block, int]]]:
-    """By metric name, the blocks that hold some of it and the column it has there."""
-    parts: dict[str, list[tuple[Block, int]]] = {}
-    for block in blocks:
-        if block.steps:
-            for i, name in enumerate(block.keys.names):
-                parts.setdefault(name, []).append((block, i))
-    return parts
-
-
-def _data(source: Source) -> tuple[bytes | memoryview, str]:
-    if isinstance(source, bytes | memoryview):
-        return source, "metrics.bin"
-    try:
-        return read_bytes(source, MAX_BYTES), str(source)
-    except FileNotFoundError:
-        return b"", str(source)
-    except OSError as error:
-        raise RecordError(
-            f"The metrics cannot be read: {error.strerror or error}.", where=str(source)
-        ) from error

@@ -1,89 +1,38 @@
-"""Curves in a few numbers: of short files without numpy, of long ones in little memory with it."""
+"""Curves in a few numbers, in little memory whatever their length."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from assay.core.regular_file import file_size
 from assay.formats.run_file import Summary
-from assay.store.series import Block, MetricsContents, Source, parts_by_name, read_contents
+from assay.store.metrics_reader import ChangedError, read_windows
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_LONG_BYTES = 1 << 21
-"""A file of more bytes is not loaded."""
 _UNIT_BITS = 1074 + 53
 """The mantissa of every float, the smallest included, is a whole number of 2 to the minus this."""
 
 
-def summaries(source: Source) -> dict[str, Summary]:
+def summaries(folder: Path) -> dict[str, Summary]:
     """Return the summary of each metric over the current branch; NaN is left out.
 
-    A file of any length takes little memory.
+    Metrics of any length take little memory.
     """
-    if not isinstance(source, bytes | memoryview) and file_size(source) > _LONG_BYTES:
-        return fold_file(Path(source))
-    return summaries_of(read_contents(source))
-
-
-def summaries_of(contents: MetricsContents) -> dict[str, Summary]:
-    """Return the summaries of read rows."""
-    parts = parts_by_name(block.on_curve() for block in contents.blocks)
-    return {name: _summary(blocks) for name, blocks in parts.items()}
-
-
-def _summary(parts: Sequence[tuple[Block, int]]) -> Summary:
-    last = max(parts, key=lambda part: part[0].last_key)
-    block, column = last
-    known = [_known_numbers(block, column) for block, column in parts]
-    values = [value for each, _ in known for value in each]
-    low, at_low = _extreme(known, 1)
-    high, at_high = _extreme(known, -1)
-    return Summary(
-        last=block.columns[column][-1],
-        step=block.steps[-1],
-        count=sum(len(block.steps) for block, _ in parts),
-        min=low,
-        at_min=at_low,
-        max=high,
-        at_max=at_high,
-        mean=mean(values),
-    )
-
-
-def _known_numbers(block: Block, i: int) -> tuple[Sequence[float], Sequence[int]]:
-    """Values that are no NaN, and their steps."""
-    column = block.columns[i]
-    if not math.isnan(sum(column)):
-        return column, block.steps
-    keep = [value == value for value in column]
-    return list(compress(column, keep)), list(compress(block.steps, keep))
-
-
-def _extreme(
-    parts: Sequence[tuple[Sequence[float], Sequence[int]]], sign: int
-) -> tuple[float, int]:
-    """Return the smallest (sign 1) or largest (sign -1) value, and the lowest step that has it."""
-    best = min if sign == 1 else max
-    found = []
-    for values, steps in parts:
-        if values:
-            value = best(values)
-            step = steps[values.index(value)]
-            if values.count(value) > 1:  # seldom, and many times as slow
-                step = min(compress(steps, map(value.__eq__, values)))
-            found.append((sign * value, step))
-    if not found:
-        return math.nan, parts[0][1][0] if parts[0][1] else 0
-    value, step = min(found)
-    return sign * value, step
+    while True:
+        fold = Fold()
+        try:
+            for (keys, rows), branches in read_windows(folder):
+                curve = rows if not branches.any() else rows[branches == 0]
+                fold.add(keys.names, curve["step"], curve["values"], curve["place"])
+        except ChangedError:
+            continue
+        return fold.summaries()
 
 
 def mean(values: Sequence[float]) -> float:
@@ -105,23 +54,6 @@ def clamp(mean: float, low: float, high: float) -> float:
     return min(max(mean, low), high)
 
 
-def fold_file(path: Path) -> dict[str, Summary]:
-    """Return the summaries of a file, which is read a window at a time."""
-    from assay.store.chunk_stream import Outline, RewoundError, read_chunks, read_outline
-
-    def fold(outline: Outline) -> dict[str, Summary]:
-        fold = Fold()
-        for chunk in read_chunks(path, outline):
-            if not chunk.branch:
-                fold.add(chunk.keys.names, chunk.steps, chunk.columns, chunk.last_key)
-        return fold.summaries()
-
-    try:
-        return fold(Outline(is_placed=True))  # most files hold no rewind: one reading does
-    except RewoundError:
-        return fold(read_outline(path))
-
-
 class Fold:
     """Summaries of curves whose rows come a part at a time, each part of one key set."""
 
@@ -131,17 +63,18 @@ class Fold:
     def add(
         self,
         names: Sequence[str],
-        steps: Sequence[int],
-        columns: Sequence[Sequence[float]],
-        last_key: tuple[bool, int, int],
+        steps: NDArray[np.int64],
+        values: NDArray[np.float64],
+        places: NDArray[Any],
     ) -> None:
-        """Add rows on the curve; `last_key` orders the last ones of two parts, as in `Block`."""
-        import numpy as np  # here: a list of runs must not pay for it
-
-        numbers = np.asarray(steps)
-        for name, column in zip(names, columns, strict=True):
-            curve = self._curves.setdefault(name, _FoldedCurve())
-            curve.add(np.asarray(column, np.float64), numbers, last_key)
+        """Add rows on the curve: a column of values for each name, and the places of the rows."""
+        if not len(steps):
+            return
+        last = int(places.argmax())
+        for i, name in enumerate(names):
+            self._curves.setdefault(name, _FoldedCurve()).add(
+                values[:, i], steps, last, int(places[last])
+            )
 
     def summaries(self) -> dict[str, Summary]:
         """Return the summary of each curve as it is by now."""
@@ -154,7 +87,7 @@ class _FoldedCurve:
 
     last: float = math.nan
     step: int = 0
-    last_key: tuple[bool, int, int] = (False, -(1 << 63), -1)
+    place: int = -1
     count: int = 0
     known: int = 0
     extremes: dict[int, tuple[float, int]] = field(default_factory=dict)
@@ -162,13 +95,14 @@ class _FoldedCurve:
     total: int = 0
 
     def add(
-        self, values: NDArray[np.float64], steps: NDArray[np.int64], last_key: tuple[bool, int, int]
+        self, values: NDArray[np.float64], steps: NDArray[np.int64], last: int, place: int
     ) -> None:
+        """Add points; the one at index `last` is the last of them, and has this place."""
         import numpy as np
 
         self.count += len(values)
-        if last_key >= self.last_key:
-            self.last, self.step, self.last_key = float(values[-1]), int(steps[-1]), last_key
+        if place >= self.place:
+            self.last, self.step, self.place = float(values[last]), int(steps[last]), place
         is_known = values == values
         if not is_known.all():
             values, steps = values[is_known], steps[is_known]

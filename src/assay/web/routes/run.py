@@ -276,7 +276,7 @@ def _metric(name: str, summary: Summary) -> MetricFacts:
 
 def _summaries(home: Home, view: RunView) -> Mapping[str, Any]:
     if view.file.status != "running":
-        return view.file.summaries
+        return view.summaries
     tail = home.curves.tail(view.folder)
     tail.update()
     return tail.summaries()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
+from assay.formats.metrics_file import state_of
 from assay.query.catalog import Asked
 from assay.query.columns import COLUMNS, Column, spell_setting
-from assay.query.curves import Curve, CurveView, draw_curves, file_stamp
+from assay.query.curves import Curve, CurveView, draw_curves
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
 from assay.store.layout import RunFolder
@@ -341,7 +342,7 @@ def _etag(
         if row.written.status == "running":
             stamp = home.curves.revision(folder, update=True)
         else:
-            stamp = file_stamp(folder.metrics)
+            stamp = state_of(folder.metrics)
         digest.update(f"{run_id} {stamp}\n".encode())
     return f'"{digest.hexdigest()}"'
 
