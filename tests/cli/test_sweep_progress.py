@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from assay.cli.sweep_progress import SweepProgress
+from assay.config.expansion import plan_of
+from assay.config.loading import loads
 from assay.jobs.search import ActiveTrial, TrialTask
-from assay.jobs.study import SearchSpec
+from assay.jobs.search_plan import SearchMetric, SearchPlan
 from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_trial
 from assay.query.run import RunView
 from run_folders import make_project, make_run
 
-SPEC = SearchSpec(sampler="tpe", trials=9, metrics=(("loss", "min"),))
+PLAN = SearchPlan(sampler="tpe", trials=9, metrics=(SearchMetric(name="loss", mode="min"),))
+SPACE = "lr = 0.5\n[sweep]\nlr = [0.0, 0.1, 0.2, 0.3]\n"
 
 
 class Terminal(io.StringIO):
@@ -32,14 +35,16 @@ def runs(tmp_path: Path) -> list[TrialRun]:
         attempt = {"launch": {"point": f"{i}/9"}, "seeds": {"seed": 0}}
         points = {"loss": [1.0, loss]}
         folder = make_run(project, ran_s=ran_s, attempt=attempt, points=points)
-        run = read_trial(RunView(folder), SPEC.metrics)
+        run = read_trial(RunView(folder), PLAN.metrics)
         assert run is not None
         found.append(run)
     return found
 
 
 def progress() -> SweepProgress:
-    return SweepProgress(SPEC, "kq3fabcd", lambda number: {"lr": f"0.{number}"})
+    plan = plan_of(loads(SPACE))
+    assert plan is not None
+    return SweepProgress(PLAN, "kq3fabcd", dict(enumerate(plan.points())))
 
 
 def test_on_a_terminal_one_table_has_the_runs_at_work_and_the_best_and_leaves_at_the_end(
@@ -49,7 +54,7 @@ def test_on_a_terminal_one_table_has_the_runs_at_work_and_the_best_and_leaves_at
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     shown = progress()
-    active = [ActiveTrial(TrialTask(2, 0, ()), run=runs[2]), ActiveTrial(TrialTask(3, 0, ()))]
+    active = [ActiveTrial(TrialTask(2, 0), run=runs[2]), ActiveTrial(TrialTask(3, 0))]
 
     shown.tell(runs[0])
     shown.tell(runs[1])

@@ -17,11 +17,12 @@ from assay.config.expansion import plan_of
 from assay.config.loading import loads
 from assay.config.tree import plain
 from assay.formats import run_file
-from assay.jobs.study import SearchSpec, make_study
-from assay.jobs.trials import SearchTrial, TrialRun, read_trials, recorded_values
+from assay.jobs.search_plan import SearchMetric, SearchPlan
+from assay.jobs.study import make_study
+from assay.jobs.trials import SearchTrial, TrialRun, read_trials
 from assay.query.run import RunView
 from assay.store.job_journal import JobJournal
-from assay.store.layout import Project, open_project
+from assay.store.layout import open_project
 
 from .conftest import SRC, wait_for
 
@@ -56,7 +57,8 @@ def files_of(folder: Path) -> list[run_file.RunFile]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "assay", "sweep", "space.toml", *arguments]
+    file = () if "--resume" in arguments else ("space.toml",)
+    return [sys.executable, "-m", "assay", "sweep", *file, *arguments]
 
 
 def variables() -> dict[str, str]:
@@ -81,14 +83,6 @@ def searching(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def measured(project: Project, sweep: str) -> list[tuple[dict[str, Any], list[float] | None]]:
-    trials = read_trials(project, sweep, [("valid/acc", "max")])
-    return [
-        (recorded_values(trial, ["optimizer.lr", "model.width"]), trial.values())
-        for trial in trials
-    ]
 
 
 @pytest.mark.thorough
@@ -119,8 +113,8 @@ def test_40_trials_killed_and_resumed_twice_are_those_of_an_uninterrupted_search
     ]
     assert found["importance"] == expected["importance"]
     assert found["importance"].keys() == {"optimizer.lr", "model.width"}
-    trials = measured(open_project(searched), arguments[1])
-    assert len({json.dumps(values) for values, _ in trials}) == 40
+    metric = SearchMetric(name="valid/acc", mode="max")
+    assert len(read_trials(open_project(searched), arguments[1], [metric])) == 40
 
 
 HELD = """
@@ -189,9 +183,11 @@ def test_a_pruned_trial_is_ended_in_the_midst_of_its_run_and_the_search_goes_on(
     text = text.replace("net.Net", "slow.Net").replace("width = 8", 'width = 8\nkind = "good"')
     text += '[evaluate]\nevery = "2 steps"\n'
     text += '[sweep]\nmode = "random"\npoints = 2\n"model.kind" = ["good", "bad"]\n'
+    text += '"optimizer.lr" = { low = 0.01, high = 0.0101 }\n'  # no point comes twice
     (toy / "space.toml").write_text(text)
     (toy / "slow.py").write_text(SLOW)
-    asked = ("--sampler", "tpe", "--trials", "4", "--pruner", "asha", "-m", "valid/loss:min")
+    asked = ("--sampler", "tpe", "--trials", "4", "--search-seed", "1")
+    asked += ("--pruner", "asha", "-m", "valid/loss:min")
 
     ran = searched_whole(toy, *asked, "--device", "cpu", ASSAY_QUEUE_DIR=str(toy / "queue"))
 
@@ -207,40 +203,65 @@ def test_a_pruned_trial_is_ended_in_the_midst_of_its_run_and_the_search_goes_on(
     assert len(told) == 4 and "  pruned  " in told[3]
 
 
-def study_of(text: str, **changes: Any) -> Any:
-    spec = {"sampler": "tpe", "trials": 20, "metrics": (("loss", "min"),), **changes}
+def study_of(text: str, folder: Path, **changes: Any) -> Any:
+    metrics = (SearchMetric(name="loss", mode="min"),)
+    settings = {"sampler": "tpe", "trials": 20, "metrics": metrics, **changes}
     plan = plan_of(loads(text))
     assert plan is not None
-    return make_study(SearchSpec(**spec), plan)
+    return make_study(SearchPlan(**settings), plan, folder / "study.jsonl")
 
 
-def run_study(study: Any, count: int, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Continue a study after its history up to `count` trials of a small objective."""
+def run_study(study: Any, count: int) -> list[dict[str, Any]]:
+    """Continue a study up to `count` trials of a small objective; return all trials."""
     found = []
     for number in range(count):
-        is_known = number < len(history)
-        point = study.replay(history[number]) if is_known else study.ask()
+        known = study.points()
+        point = known[number] if number < len(known) else study.ask()
         values = {axis.key: node.value for axis, node in point}
         is_pruned = False
         for step in range(1, 10):
             loss = (values["lr"] - 0.3) ** 2 + values["width"] / step
-            is_pruned = is_pruned or study.report(number, step, loss)
-        study.tell(number, [loss], is_pruned=is_pruned)
-        found.append({**values, "pruned": is_pruned})
+            if not study.is_told(number):
+                is_pruned = is_pruned or study.report(number, step, loss)
+        if not study.is_told(number):
+            study.tell(number, [loss], is_pruned=is_pruned)
+        found.append({**values, "state": study._study.trials[number].state.name})
     return found
+
+
+def killed(study: Any, folder: Path, number: int, *, lines: int) -> None:
+    """Leave the journal as a process did that was killed in the midst of a line."""
+    study.ask()
+    journal = folder / "study.jsonl"
+    text = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(text[: len(text) - lines]) + text[-lines][: number + 3])
 
 
 STUDY = 'lr = 0.1\nwidth = 1\n[sweep]\nmode = "random"\npoints = 20\nlr = { low = 0.01, high = 1.0 }\nwidth = { low = 1, high = 9 }\n'
 
 
+@pytest.mark.parametrize("pruner", ["none", "asha", "hyperband", "median"])
 @pytest.mark.parametrize("sampler", ["tpe", "cma-es", "nsga2"])
-def test_a_study_rebuilt_from_its_trials_goes_on_with_the_same_points(sampler: str) -> None:
-    whole = run_study(study_of(STUDY, sampler=sampler), 20, [])
+def test_a_study_that_was_killed_goes_on_with_the_same_points(
+    tmp_path: Path, sampler: str, pruner: str
+) -> None:
+    """Each process has a study of its own; it dies between two lines of the journal, or in one."""
+    folders = [tmp_path / name for name in ("whole", "cut", "other")]
+    for folder in folders:
+        folder.mkdir()
+    how = {"sampler": sampler, "pruner": pruner}
+    whole = run_study(study_of(STUDY, folders[0], **how), 20)
 
-    for cut in (1, 9, 15):
-        assert run_study(study_of(STUDY, sampler=sampler), 20, whole[:cut]) == whole
+    for number in range(20):
+        study = study_of(STUDY, folders[1], **how)
+        run_study(study, number)
+        killed(study, folders[1], number, lines=number % 3 + 1)
+    assert run_study(study_of(STUDY, folders[1], **how), 20) == whole
     assert len({each["lr"] for each in whole}) == 20
-    assert run_study(study_of(STUDY, sampler=sampler, seed=1), 20, []) != whole
+    states = {each["state"] for each in whole}
+    assert states == {"COMPLETE"} if pruner == "none" else states == {"COMPLETE", "PRUNED"}
+    other = run_study(study_of(STUDY, folders[2], search_seed=1, **how), 20)
+    assert other[0]["lr"] != whole[0]["lr"]
 
 
 @pytest.mark.parametrize(
@@ -249,10 +270,10 @@ def test_a_study_rebuilt_from_its_trials_goes_on_with_the_same_points(sampler: s
 )
 @pytest.mark.parametrize("diverged", [math.nan, math.inf, -math.inf])
 def test_a_trial_that_diverged_is_the_worst_that_a_sampler_knows(
-    sampler: str, modes: list[str], diverged: float
+    tmp_path: Path, sampler: str, modes: list[Any], diverged: float
 ) -> None:
-    metrics = tuple((f"metric{i}", mode) for i, mode in enumerate(modes))
-    study = study_of(STUDY, sampler=sampler, metrics=metrics)
+    metrics = tuple(SearchMetric(name=f"metric{i}", mode=mode) for i, mode in enumerate(modes))
+    study = study_of(STUDY, tmp_path, sampler=sampler, metrics=metrics)
 
     for number in range(30):
         values = {axis.key: node.value for axis, node in study.ask()}
@@ -316,28 +337,3 @@ def test_a_finished_run_without_a_finite_score_has_none_to_be_proud_of(score: fl
     (mean,) = trial.values() or (0.0,)
 
     assert not math.isfinite(mean)
-
-
-@pytest.mark.parametrize("pruner", ["asha", "hyperband", "median"])
-def test_a_pruned_trial_is_pruned_again_when_its_study_is_rebuilt(pruner: str) -> None:
-    whole = run_study(study_of(STUDY, pruner=pruner), 20, [])
-
-    assert 0 < sum(each["pruned"] for each in whole) < 20
-    assert run_study(study_of(STUDY, pruner=pruner), 20, whole[:12]) == whole
-
-
-@pytest.mark.thorough
-def test_a_search_that_makes_no_sense_is_refused(assay, searched: Path) -> None:
-    for arguments, said in (
-        (("--sampler", "grid"), "The sweep is random: there is no grid."),
-        (
-            ("--sampler", "cma-es", "-m", "valid/acc", "-m", "valid/loss"),
-            "CMA-ES optimizes one metric.",
-        ),
-        (("--pruner", "asha"), "--pruner asha needs an adaptive sampler."),
-        (("--resume", "nowhere2"), "There is no search `nowhere2`."),
-        (("optimizer.lr=0.1", "model.width=8"), "space.toml has no sweep."),
-    ):
-        ran = assay("sweep", "space.toml", *arguments)
-        assert ran.returncode == 2 and said in ran.stderr, ran.stderr
-    assert not (searched / "runs").exists() or not list((searched / "runs").iterdir())

@@ -22,13 +22,13 @@ from assay.core.job import QUEUE_JOB, Job, JobSpec
 from assay.formats import run_file
 from assay.formats.lease import process_start
 from assay.jobs.devices import FakeDevices
-from assay.jobs.dispatcher import Dispatcher, only_dispatcher
+from assay.jobs.dispatcher import Dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader
 from assay.jobs.job_process import is_alive, is_job_suspended, members_of, start_forked
 from assay.query.catalog import open_catalog
 from assay.store.device_leases import LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
-from assay.store.queue_files import LOCK_NAME, dispatcher_pid
+from assay.store.queue_files import LOCK_NAME, dispatcher_pid, hold_lock
 from run_folders import make_project, make_run
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -315,7 +315,7 @@ def test_a_paused_queue_and_a_held_job_start_nothing(journal: JobJournal) -> Non
 
 def test_a_second_dispatcher_is_refused(journal: JobJournal) -> None:
     with (
-        only_dispatcher(journal.folder),
+        hold_lock(journal.folder / LOCK_NAME, ""),
         pytest.raises(InputError, match="at work for this queue already"),
     ):
         Dispatcher(journal, FakeDevices("1")).run(until_empty=True)
@@ -520,7 +520,7 @@ def test_a_lock_that_is_no_file_is_one_clear_error_and_nothing_waits_for_it(
 ) -> None:
     plant(journal.folder / LOCK_NAME, outside)
 
-    with pytest.raises(AssayError, match="The queue cannot be held: "):
+    with pytest.raises(AssayError, match="The lock cannot be taken: "):
         Dispatcher(journal, FakeDevices("1")).run(until_empty=True)
     with pytest.raises(RecordError, match="The lock of the queue cannot be read: "):
         dispatcher_pid(journal.folder)

@@ -377,16 +377,17 @@ def _train_series(
     for i, config in enumerate(configs, 1):
         echo(f"\n{paint(f'[{i}/{len(configs)}]', 'bold', on=color)} {_title(config)}", err=True)
         result = next(results, None)
-        if result is None:  # none was started after the one that failed
+        if result is None:  # none was started after the one that failed, or after a signal
             break
         has_told = is_isolated and result.status != "crashed"  # its own process has
         status = code_of_both(result) if has_told else told_both(result, pdb=pdb)
         code = status if result.status == "stopped" else code or int(status != 0)
         ended.append(result)
-        if result.status == "stopped" or result.signal:
+        if (result.status == "stopped" or result.signal) and not is_isolated:
             code = code or (128 + result.signal if i < len(configs) else 0)
             break
-    return ended, code
+    heard = max((result.signal for result in ended), default=0)
+    return ended, 128 + heard if heard and len(ended) < len(configs) else code
 
 
 def _title(config: Config) -> str:

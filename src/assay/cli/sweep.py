@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,33 +28,39 @@ from assay.query.sweep_summary import SweepSummary, usual_mode
 
 if TYPE_CHECKING:
     from assay.config import Config
-    from assay.config.sweep import Point, Sweep
-    from assay.config.tree import Node
     from assay.jobs.search import Search
-    from assay.jobs.study import SearchSpec
-    from assay.jobs.trials import SearchTrial
+    from assay.jobs.search_plan import SearchFolder, SearchMetric, SearchPlan
+    from assay.store.layout import Project
+
+_CHECKED_DRAWS = 20
+"""Draws of a space that are examined beside its ends and lists, before a study proposes points."""
+_SAID = {"config": "the config", "overrides": "KEY=VALUE", "metrics": "--metric"}
 
 
 @click.command(
     name="sweep",
-    help="""Search the space of the config's [sweep] for the best values of a metric. The records
-    are the only state: a search that was killed is resumed from them.
+    help="""Search the space of the config's [sweep] for the best values of a metric. The search is
+    a plan that is kept when it begins: `--resume ID` needs nothing else.
 
     \b
     assay sweep digits.toml --sampler tpe --trials 50 --parallel 4
-    assay sweep digits.toml --resume kq3fabcd""",
+    assay sweep --resume kq3fabcd --trials 80""",
 )
 @config_to_open
-@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Number of trials.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of trials; with --resume that of all of them together.",
+)
 @click.option(
     "--sampler",
-    type=click.Choice(["grid", "zip", "random", "tpe", "cma-es", "nsga2"]),
-    help="Left out: the mode of [sweep]. The last three are those of Optuna.",
+    type=click.Choice(["tpe", "cma-es", "nsga2"]),
+    help="Let Optuna propose the points. Left out: those of [sweep].",
 )
 @click.option(
     "--pruner",
     type=click.Choice(["none", "asha", "hyperband", "median"]),
-    default="none",
     help="End trials early that fall behind, by their evaluations so far.",
 )
 @click.option(
@@ -62,14 +68,14 @@ if TYPE_CHECKING:
     "--metric",
     "metrics",
     multiple=True,
-    metavar="NAME[:min|max]",
+    metavar="NAME[:min|max][:last]",
     shell_complete=complete_metrics,
-    help="Left out: that of [checkpoint] best. Several: a search for all of them at once.",
+    help="The best value of each run counts, or its last. Left out: that of [checkpoint] best."
+    " Several: a search for all of them at once.",
 )
 @click.option(
     "--parallel",
     type=click.IntRange(min=1),
-    default=1,
     metavar="N",
     help="Up to N runs at once, each an OS process with a free device to itself.",
 )
@@ -82,17 +88,16 @@ if TYPE_CHECKING:
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1000),
-    default=1,
     metavar="N",
     help="Repeat each point under N successive seeds; their mean counts.",
 )
-@click.option("--search-seed", type=click.IntRange(min=0), default=0, help="Seed of the sampler.")
+@click.option("--search-seed", type=click.IntRange(min=0), help="Seed of the sampler.")
 @click.option(
     "--resume",
     "resumed",
     metavar="ID",
     shell_complete=complete_sweeps,
-    help="Resume the search with this id.",
+    help="Resume the search with this id, by its plan.",
 )
 @user_dirs_option
 @click.option(
@@ -105,205 +110,251 @@ def command(
     arguments: tuple[str, ...],
     resumed: str | None,
     user_dirs: tuple[str, ...],
-    variant: str | None,
-    parallel: int,
-    per_device: int | None,
-    device: str | None,
     trust: bool,
     as_json: bool,
-    **asked: Any,
+    **options: Any,
 ) -> int:
-    from assay.compose.run_record import project_around
     from assay.jobs.search import Search
-    from assay.jobs.trials import read_spec
+    from assay.jobs.search_plan import SearchFolder, project_of_search
 
-    config, plan = _space(arguments, variant, user_dirs, trust)
-    project = project_around(config.path)
-    spec = read_spec(project, resumed) if resumed else _spec(config, plan, **asked)
+    asked = {name: value for name, value in options.items() if value not in (None, ())}
+    files, overrides = split_arguments(arguments)
+    if len(files) != 1 and not (resumed and not files):
+        raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
+    config = _open(files[0], overrides, user_dirs, trust) if files else None
+    project = project_of_search(config)
     sweep = resumed or new_run_id()
-    points: dict[int, Point] = {}
-    progress = SweepProgress(spec, sweep, lambda number: _shown_values(points[number]))
+    folder = SearchFolder.of(project, sweep)
+    if resumed:
+        plan = _resumed_plan(project, folder, config, overrides, asked)
+    else:
+        assert config is not None
+        plan = _new_plan(config, **asked)
+    folder.write(plan)
     search = Search(
-        config=config,
-        plan=_fit_count(plan, spec),
-        spec=spec,
+        config=plan.read_config(),
+        plan=plan,
         sweep=sweep,
         project=project,
-        launch=launch_of(device=device, quiet=True),
-        parallel=parallel,
-        per_device=per_device or 0,
-        tell=progress.tell,
-        watch=progress.watch,
-        warn=progress.warn,
-        points=points,
+        launch=launch_of(device=plan.device, quiet=True),
     )
-    _print_start(sweep, spec, is_resumed=bool(resumed))
+    progress = SweepProgress(plan, sweep, search.points)
+    search.tell, search.watch, search.warn = progress.tell, progress.watch, progress.warn
+    what = f"{plan.sampler}, {plan.trials} trials"
+    what += f" x {plan.seeds}" if plan.seeds > 1 else ""
+    echo(f"{'resuming ' if resumed else ''}sweep {sweep}: {what}", err=True)
     with closing(progress):
-        trials = search.run()
-    return _end(search, trials, as_json=as_json)
+        search.run()
+    return _end(search, as_json=as_json)
 
 
-def _print_start(sweep: str, spec: SearchSpec, *, is_resumed: bool) -> None:
-    what = f"{spec.sampler}, {spec.trials} trials"
-    if spec.seeds > 1:
-        what += f" x {spec.seeds}"
-    echo(f"{'resuming ' if is_resumed else ''}sweep {sweep}: {what}", err=True)
+def _open(file: str, overrides: Sequence[str], user_dirs: Sequence[str], trust: bool) -> Config:
+    from assay.compose import open_given
 
-
-def _space(
-    arguments: Sequence[str], variant: str | None, user_dirs: Sequence[str], trust: bool
-) -> tuple[Config, Sweep]:
-    """Return the config and its sweep; every value of the sweep has passed the check."""
-    from assay.compose import open_given, problems_of_shape
-    from assay.config import expand
-    from assay.config.expansion import plan_of, unique_problems, variations
-
-    files, overrides = split_arguments(arguments)
-    if len(files) != 1:
-        raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
     how: dict[str, Any] = {"trust": permission(trust), "tell": say}
-    config = open_given(files[0], overrides, user_dir=user_dirs or None, **how)
-    plan = plan_of(config)
-    if plan is None:
+    config = open_given(file, overrides, user_dir=user_dirs or None, **how)
+    _refuse(config.read_problems)
+    return config
+
+
+def _refuse(problems: Sequence[Any]) -> None:
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise ConfigError(errors)
+
+
+def _new_plan(config: Config, **asked: Any) -> SearchPlan:
+    """Return the plan that was asked for; all that it could train has passed the check."""
+    from assay.config import expand
+    from assay.config.expansion import plan_of, refuse_swept_seed
+    from assay.jobs.search_plan import SearchPlan
+    from assay.jobs.study import refuse_plan
+
+    sweep = plan_of(config)
+    if sweep is None:
         fix = (
             'write [sweep] and under it "optimizer.lr" = { low = 1e-5, high = 1e-1, scale = "log" }'
         )
-        raise InputError(f"{files[0]} has no sweep.", fix=fix)
-    problems = unique_problems(variations(config), problems_of_shape)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise ConfigError(errors)
-    if variant is not None:
-        (config,) = expand(config, [variant], sweep=False)
-    return config, plan
+        raise InputError(f"{config.path} has no sweep.", fix=fix)
+    if "variant" in asked:
+        expand(config, [asked["variant"]], sweep=False)
+    if asked.get("seeds", 1) > 1:
+        refuse_swept_seed(axis.key for axis in sweep.axes)
+    asked.setdefault("sampler", sweep.mode)
+    asked["metrics"] = _metrics(config, asked.get("metrics", ()))
+    asked.setdefault("trials", sweep.size())
+    plan = SearchPlan.of(config, **asked)
+    refuse_plan(plan)
+    return _examine(plan)
 
 
-def _spec(
-    config: Config,
-    plan: Sweep,
-    *,
-    trials: int | None,
-    sampler: str | None,
-    pruner: str,
-    metrics: Sequence[str],
-    seeds: int,
-    search_seed: int,
-) -> SearchSpec:
-    from assay.jobs.study import ADAPTIVE, SearchSpec
+def _resumed_plan(
+    project: Project,
+    folder: SearchFolder,
+    config: Config | None,
+    overrides: Sequence[str],
+    asked: Mapping[str, Any],
+) -> SearchPlan:
+    """Return the plan of a search with more trials, if they are asked for.
 
-    sampler = sampler or plan.mode
-    if sampler in ("grid", "zip") and plan.mode == "random":
-        fix = f'write mode = "{sampler}" in [sweep]'
-        raise InputError(f"The sweep is random: there is no {sampler}.", fix=fix)
-    if sampler == "random" and plan.mode != "random":
-        raise InputError("The sweep is not random.", fix='write mode = "random" in [sweep]')
-    most = plan.size()
-    if sampler not in ADAPTIVE:
-        listed = replace(plan, count=trials) if trials and plan.mode == "random" else plan
-        trials = min(trials or most, listed.size())
-    return SearchSpec(
-        sampler=sampler,
-        trials=trials or most,
-        metrics=_metrics(config, metrics),
-        pruner=pruner,
-        seed=search_seed,
-        seeds=seeds,
-    )
+    InputError for all else that is given beside it and is not as in the plan.
+    """
+    from assay.jobs.search_plan import SearchPlan
+
+    plan = folder.read()
+    now = dict(asked)
+    if "metrics" in now:
+        now["metrics"] = tuple(map(_metric, now["metrics"]))
+    other = replace(plan, **now)
+    if config is not None:
+        found = SearchPlan.of(config, sampler="", trials=0, metrics=())
+        there = ("config", "overrides", "user_dirs", "outside", "path")
+        other = replace(other, **{name: getattr(found, name) for name in there})
+    elif overrides:
+        other = replace(other, overrides=tuple(overrides))
+    changed = [each for each in plan.changes(other) if each != "trials"]
+    if changed:
+        said = [_SAID.get(each, f"--{each.replace('_', '-')}") for each in changed]
+        verb = "is" if len(said) == 1 else "are"
+        raise InputError(
+            f"{' and '.join(said)} {verb} not as in the plan of the search {folder.path.name}.",
+            where=str(folder.path),
+            fix=f"assay sweep --resume {folder.path.name}, or begin another search without it",
+        )
+    return _extend(plan, other, project, folder) if other.trials != plan.trials else other
 
 
-def _metrics(config: Config, names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+def _extend(
+    plan: SearchPlan, other: SearchPlan, project: Project, folder: SearchFolder
+) -> SearchPlan:
+    """Return the plan with another number of trials; InputError for one that cannot be."""
+    from assay.jobs.trials import read_trials
+
+    begun = max(read_trials(project, folder.path.name, plan.metrics), default=-1) + 1
+    examined = _examine(other)
+    if other.trials < begun or examined.trials < other.trials:
+        what = f"`--trials {other.trials}`: the search has begun {begun} trials already."
+        if examined.trials < other.trials:
+            what = f"`--trials {other.trials}`: the sweep has {examined.trials} points."
+        raise InputError(what, fix=f"assay sweep --resume {folder.path.name}")
+    return examined
+
+
+def _examine(plan: SearchPlan) -> SearchPlan:
+    """Return the plan with as many trials as it has points, once each of them passed the check."""
+    from itertools import islice
+
+    from assay.config.standard_keys import metric_problems
+    from assay.core.diagnostics import Origin
+    from assay.jobs.study import ADAPTIVE
+    from assay.jobs.submit import refuse_mistakes
+
+    config = plan.read_config()
+    sweep = plan.sweep_of(config)
+    if plan.sampler in ADAPTIVE:
+        points = replace(sweep, count=min(plan.trials, _CHECKED_DRAWS)).points_to_check()
+    else:
+        plan = replace(plan, trials=min(plan.trials, sweep.size()))
+        points = islice(sweep.points(), plan.trials)
+    configs = [plan.config_at(config, point) for point in points]
+    refuse_mistakes(configs)
+    for metric in plan.metrics:
+        _refuse(metric_problems(configs[0].root, metric.name, Origin(source="--metric")))
+    return plan
+
+
+def _metrics(config: Config, names: Sequence[str]) -> tuple[SearchMetric, ...]:
     from assay.config.standard_keys import sections_of
+    from assay.jobs.search_plan import SearchMetric
 
+    if names:
+        return tuple(map(_metric, names))
     best = sections_of(config.root).checkpoint.best
-    if not names and best is None:
+    if best is None:
         fix = "give --metric valid/loss, or write [checkpoint] best = { metric, mode }"
         raise InputError("A search needs a metric.", fix=fix)
-    if not names and best is not None:
-        return ((best.metric, best.mode),)
-    found: list[tuple[str, Any]] = []
-    for each in names:
-        name, _, mode = each.rpartition(":")
-        found.append((name, mode) if mode in ("min", "max") else (each, usual_mode(each)))
-    return tuple(found)
+    return (SearchMetric(name=best.metric, mode=best.mode),)
 
 
-def _fit_count(plan: Sweep, spec: SearchSpec) -> Sweep:
-    """Return a random sweep with as many points as there are trials."""
-    return replace(plan, count=spec.trials) if plan.mode == "random" else plan
+def _metric(text: str) -> SearchMetric:
+    """Return the metric of `valid/acc:max:last`."""
+    from assay.jobs.search_plan import SearchMetric
+
+    name, *words = text.split(":")
+    modes = [word for word in words if word in ("min", "max")]
+    picks = [word for word in words if word in ("best", "last")]
+    if not name or len(modes) > 1 or len(picks) > 1 or len(modes) + len(picks) < len(words):
+        fix = "write valid/acc, valid/acc:max or valid/acc:max:last"
+        raise InputError(f"`--metric {text}` is no metric.", fix=fix)
+    mode: Any = modes[0] if modes else usual_mode(name)
+    pick: Any = picks[0] if picks else "best"
+    return SearchMetric(name=name, mode=mode, pick=pick)
 
 
-def _end(search: Search, trials: Sequence[SearchTrial], *, as_json: bool) -> int:
+def _end(search: Search, *, as_json: bool) -> int:
     """Print the table, the importance of the keys and how to resume; the exit code."""
     from assay.jobs.trials import sweep_runs
 
-    shown = {number: _shown_values(point) for number, point in search.points.items()}
-    metric, mode = search.spec.metrics[0]
-    summary = SweepSummary.of(search.sweep, sweep_runs(trials, shown), metric, mode)
-    weights = _importance(search, trials)
+    first = search.plan.metrics[0]
+    runs = sweep_runs(search.trials, search.points)
+    summary = SweepSummary.of(search.sweep, runs, first.name, first.mode)
+    weights = _importance(search)
+    front = _front(search)
     if as_json:
-        echo_json({**summary.to_json(), "importance": weights})
+        echo_json({**summary.to_json(), "importance": weights, "front": front})
     else:
         print_summary(summary, err=False)
-        for line in _front(search, trials):
-            echo(line)
+        if front:
+            echo("\nPareto front:")
+        for each in front:
+            shown = "  ".join(f"{name} {number(value)}" for name, value in each["values"].items())
+            echo(f"trial {each['trial']}  {shown}")
         if weights:
             parts = ", ".join(f"{key} {weight:.2f}" for key, weight in weights.items())
-            echo(f"importance for {metric}: {parts}")
-    if search.is_stopped:
-        echo(f"stopped; resume with: assay sweep CONFIG --resume {search.sweep}", err=True)
-        return 130
+            echo(f"importance for {first.name}: {parts}")
+    if search.heard:
+        echo(f"stopped; resume with: assay sweep --resume {search.sweep}", err=True)
+        return 128 + search.heard
     return int(bool(summary.unfinished or search.lost))
 
 
-def _shown_values(point: Point) -> dict[str, str]:
-    """Return the values of a point as text, by key."""
-    return {axis.key: _spell(node) for axis, node in point}
-
-
-def _spell(node: Node) -> str:
-    from assay.config.tree import plain
-    from assay.query.diff import write_value
-
-    value = plain(node)
-    return number(value) if isinstance(value, float) else write_value(node) or "none"
-
-
-def _importance(search: Search, trials: Sequence[SearchTrial]) -> dict[str, float]:
+def _importance(search: Search) -> dict[str, float]:
     """Return the importance of each key, the largest first; empty where too few have finished."""
     from assay.config.tree import plain
     from assay.query.importance import importances
 
-    points = [dict(search.points[trial.number]) for trial in trials]
+    rows = [each.set_values(search.points[number]) for number, each in search.trials.items()]
     columns: dict[str, Sequence[Any]] = {
-        axis.key: [plain(point[axis]) for point in points] for axis in search.plan.axes
+        key: [plain(row[key]) for row in rows] for key in (rows[0] if rows else ())
     }
-    scores = [values[0] if (values := trial.values()) else None for trial in trials]
+    scores = [values[0] if (values := each.values()) else None for each in search.trials.values()]
     found = importances(columns, scores)
     return {each.key: each.forest for each in found.keys if each.forest is not None}
 
 
-def _front(search: Search, trials: Sequence[SearchTrial]) -> list[str]:
+def _front(search: Search) -> list[dict[str, Any]]:
     """Return the Pareto front of a search for several metrics: nothing is better in all of them."""
-    metrics = search.spec.metrics
+    metrics = search.plan.metrics
     if len(metrics) < 2:
         return []
-    signs = [-1.0 if mode == "max" else 1.0 for _, mode in metrics]
+    signs = [-1.0 if metric.mode == "max" else 1.0 for metric in metrics]
     found = {
         trial.number: values
-        for trial in trials
+        for trial in search.trials.values()
         if (values := trial.values()) is not None and all(map(math.isfinite, values))
     }
     costs = {
         place: tuple(sign * value for sign, value in zip(signs, values, strict=True))
         for place, values in found.items()
     }
-    lines = ["", "Pareto front:"]
-    for place, cost in costs.items():
-        if any(_is_better(other, cost) for other in costs.values()):
-            continue
-        named = zip(metrics, found[place], strict=True)
-        shown = "  ".join(f"{name} {number(value)}" for (name, _), value in named)
-        lines.append(f"trial {place + 1}  {shown}")
-    return lines
+    return [
+        {
+            "trial": place + 1,
+            "values": dict(zip((each.name for each in metrics), found[place], strict=True)),
+            "runs": [run.view.id for run in search.trials[place].runs.values()],
+        }
+        for place, cost in sorted(costs.items())
+        if not any(_is_better(other, cost) for other in costs.values())
+    ]
 
 
 def _is_better(left: Sequence[float], right: Sequence[float]) -> bool:

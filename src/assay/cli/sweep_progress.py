@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, is_live, paint, redraw, use_color, width
 from assay.core.formatting import number
 from assay.core.terminal import elide
-from assay.query.sweep_summary import align_visible
+from assay.query.sweep_summary import align_visible, spell_values
 
 if TYPE_CHECKING:
+    from assay.config.sweep import Point
     from assay.jobs.search import ActiveTrial
-    from assay.jobs.study import SearchSpec
+    from assay.jobs.search_plan import SearchPlan
     from assay.jobs.trials import TrialRun
 
 _LEAST_ROWS = 3
 
 
 class SweepProgress:
-    """Receiver of what a search does. `values` gives the point of a trial as text by key.
+    """Receiver of what a search does. `points` has those of its trials by number.
 
     On a terminal a table shows the runs at work and the best of those that ended.
     """
 
-    def __init__(
-        self, spec: SearchSpec, sweep: str, values: Callable[[int], Mapping[str, str]]
-    ) -> None:
-        self.spec = spec
+    def __init__(self, plan: SearchPlan, sweep: str, points: Mapping[int, Point]) -> None:
+        self.plan = plan
         self._sweep = sweep
-        self._values = values
+        self._points = points
         self._is_live = is_live(sys.stderr)
         self._ended: list[TrialRun] = []
         self._active: Sequence[ActiveTrial] = ()
@@ -66,7 +65,7 @@ class SweepProgress:
 
     def _rank(self) -> list[TrialRun]:
         """Return the finished runs, the best first."""
-        sign = -1.0 if self.spec.metrics[0][1] == "max" else 1.0
+        sign = -1.0 if self.plan.metrics[0].mode == "max" else 1.0
         scored = [
             (score, run)
             for run in self._ended
@@ -75,11 +74,11 @@ class SweepProgress:
         return [run for _, run in sorted(scored, key=lambda pair: sign * pair[0])]
 
     def _print_run(self, run: TrialRun) -> None:
-        name = self.spec.metrics[0][0]
+        name = self.plan.metrics[0].name
         score = run.scores[0]
         best = self.best
         status = paint(run.status, STATUS_STYLES.get(run.status, ""), on=use_color(sys.stderr))
-        shown = [f"[{run.number + 1}/{self.spec.trials}]", run.view.id, status]
+        shown = [f"[{run.number + 1}/{self.plan.trials}]", run.view.id, status]
         shown += [f"{name} {number(score)}"] if score is not None else [run.cause]
         shown += [f"best {number(best.scores[0] or 0.0)}"] if best is not None else []
         echo("  ".join(filter(None, shown)), err=True)
@@ -90,11 +89,8 @@ class SweepProgress:
         active = list(self._active)[:room]
         rows = [self._row_of_active(each) for each in active]
         rows += [self._row(run) for run in self._rank()[: room - len(rows)]]
-        first = self._values(active[0].task.number) if active else {}
-        if not first and self._ended:
-            first = self._values(self._ended[0].number)
-        metric, _ = self.spec.metrics[0]
-        heads = ["trial", "status", *first, metric, "step", "run"]
+        keys = [axis.key for axis, _ in next(iter(self._points.values()), ())]
+        heads = ["trial", "status", *keys, self.plan.metrics[0].name, "step", "run"]
         columns = (width(sys.stderr) or 80) - 1
         lines = [self._head()]
         if rows:
@@ -112,16 +108,17 @@ class SweepProgress:
 
     @property
     def _total(self) -> int:
-        return self.spec.trials * self.spec.seeds
+        return self.plan.trials * self.plan.seeds
 
     def _row_of_active(self, each: ActiveTrial) -> list[str]:
         if each.run is not None:
             return self._row(each.run)
-        values = self._values(each.task.number).values()
+        point = self._points[each.task.number]
+        values = spell_values({axis.key: node for axis, node in point}).values()
         return [str(each.task.number + 1), "running", *values, "-", "-", "-"]
 
     def _row(self, run: TrialRun) -> list[str]:
         score = run.scores[0]
         shown = number(score) if score is not None else "-"
-        values = self._values(run.number).values()
+        values = run.shown_values(self._points[run.number]).values()
         return [str(run.number + 1), run.status, *values, shown, str(run.step), run.view.id]

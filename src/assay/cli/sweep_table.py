@@ -9,14 +9,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
+from assay.config.expansion import SEEDS
+from assay.config.tree import Leaf, parse_dotted
 from assay.core.errors import AssayError
 from assay.core.terminal import elide
-from assay.formats.run_file import Summary
-from assay.query.sweep_summary import Mode, SweepRun, SweepSummary, score_of, usual_metric
+from assay.query.sweep_summary import (
+    Mode,
+    SweepRun,
+    SweepSummary,
+    scores_of,
+    spell_values,
+    usual_metric,
+    values_at,
+)
 
 if TYPE_CHECKING:
     from assay.compose import RunResult
     from assay.config import Config
+    from assay.query.run import RunView
 
 _WIDEST = 160
 
@@ -24,23 +34,46 @@ _WIDEST = 160
 def summary_of(sweep: str, configs: Sequence[Config], results: Sequence[RunResult]) -> SweepSummary:
     """Return the summary of the configs of a sweep; those without a result were not run."""
     metric, mode = _metric_of(configs, results)
-    columns = _columns(configs)
-    runs = []
-    for i, values in enumerate(columns):
-        text = values.pop("seed", "")
-        run = SweepRun(
-            id="",
-            status="not run",
-            values=values,
-            seed=int(text) if text.isdecimal() else None,
-        )
-        if i < len(results):
-            result = results[i]
-            score = score_of(_summaries(result), result.value, metric, mode)
-            cause = cause_of(result)
-            run = replace(run, id=result.id, status=result.status, score=score, cause=cause)
-        runs.append(run)
+    ended = [*results, *[None] * (len(configs) - len(results))]
+    runs = [
+        _row(config, result, metric, mode) for config, result in zip(configs, ended, strict=True)
+    ]
+    for key in ("config", "variant"):
+        if len({run.values[key] for run in runs}) == 1:
+            runs = [replace(run, values=_without(key, run.values)) for run in runs]
     return SweepSummary.of(sweep, runs, metric, mode)
+
+
+def _row(config: Config, result: RunResult | None, metric: str, mode: Mode) -> SweepRun:
+    """Return what the record of a run says, and of one without a record its config."""
+    view = _view(result) if result is not None else None
+    root = view.config if view is not None and view.config_text else config.root
+    swept = [(parse_dotted(key), node) for key, node in config.assigned if key != "seed"]
+    file = config.path.name if config.path is not None else "-"
+    values = {"config": file, "variant": config.variant or "base"}
+    values |= spell_values(values_at(root, swept))
+    seeds = [node for key, node in config.assigned if key == "seed"]
+    seed = seeds[-1].value if seeds and isinstance(seeds[-1], Leaf) else None
+    # Points of a sweep over the seed are repeats of what is left of them.
+    is_swept = any(node.origin.source != SEEDS for node in seeds)
+    run = SweepRun(
+        id="",
+        status="not run",
+        values=values,
+        point="" if is_swept else f"{config.path} {config.variant} {config.point}",
+        seed=seed if isinstance(seed, int) else None,
+    )
+    if result is None:
+        return run
+    (score,), step = scores_of(view, [(metric, mode, "best")]) if view is not None else ((None,), 0)
+    if score is None:
+        score, step = result.value.get(metric), result.step
+    cause = cause_of(result)
+    return replace(run, id=result.id, status=result.status, score=score, step=step, cause=cause)
+
+
+def _without(key: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {each: value for each, value in values.items() if each != key}
 
 
 def print_summary(summary: SweepSummary, *, has_records: bool = True, err: bool = True) -> None:
@@ -72,20 +105,6 @@ def cause_of(result: RunResult) -> str:
     return first if isinstance(error, AssayError) else f"{type(error).__name__}: {first}"
 
 
-def _columns(configs: Sequence[Config]) -> list[dict[str, str]]:
-    """Return what varies between configs: file, variant and the keys that a sweep assigns."""
-    from assay.query.diff import write_value
-
-    rows = []
-    for config in configs:
-        file = config.path.name if config.path is not None else "-"
-        row = {"config": file, "variant": config.variant or "base"}
-        row |= {key: write_value(node) or "none" for key, node in config.assigned}
-        rows.append(row)
-    shared = {key for key in ("config", "variant") if len({row[key] for row in rows}) == 1}
-    return [{key: value for key, value in row.items() if key not in shared} for row in rows]
-
-
 def _metric_of(configs: Sequence[Config], results: Sequence[RunResult]) -> tuple[str, Mode]:
     """Return the metric of `[checkpoint] best`, else the usual one of those that were measured."""
     from assay.config.standard_keys import sections_of
@@ -96,12 +115,12 @@ def _metric_of(configs: Sequence[Config], results: Sequence[RunResult]) -> tuple
     return usual_metric(list(dict.fromkeys(name for each in results for name in each.value)))
 
 
-def _summaries(result: RunResult) -> Mapping[str, Summary]:
+def _view(result: RunResult) -> RunView | None:
     from assay.query.run import RunView
 
     if result.record_dir is None:
-        return {}
+        return None
     try:
-        return RunView(result.record_dir).summaries
+        return RunView(result.record_dir)
     except AssayError:
-        return {}
+        return None

@@ -43,9 +43,8 @@ class Launch:
     accelerator if there is one. `stop_at`: the step at which the run is left although it is planned
     longer, as by a signal if `is_interrupted`. `traced_from`: the step from which every step is
     traced at the full level, whatever the config says. `sweep` is the id that the runs of one
-    sweep share, `point` the number of this one among them, where the config does not say it, and
-    `search` the settings of the search that they belong to. `code` is the snapshot that this
-    process runs, where it is not that of the project as it is now.
+    sweep share, `point` the number of this one among them, where the config does not say it. `code`
+    is the snapshot that this process runs, where it is not that of the project as it is now.
     """
 
     device: str | None = None
@@ -67,7 +66,6 @@ class Launch:
     traced_from: int | None = None
     sweep: str = ""
     point: str = ""
-    search: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     code: Mapping[str, Any] = field(default_factory=dict)
 
@@ -88,7 +86,6 @@ class Launch:
             "nproc": self.nproc,
             "sweep": self.sweep or None,
             "point": self.point or None,
-            "search": dict(self.search) or None,
             "nnodes": self.nnodes if self.nnodes > 1 else None,
             "max_restarts": self.max_restarts or None,
         }

@@ -16,6 +16,9 @@ from assay.config.variants import ALL, Variant, variants_of
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError, did_you_mean, few_suggestions
 
+SEEDS = "--seeds"
+"""Source of a seed that a repeat of a config has."""
+
 
 def expand(config: Config, variants: Sequence[str] = (), *, sweep: bool = True) -> list[Config]:
     """Return the configs to run: the base or the named variants, each at every point of the sweep.
@@ -50,19 +53,17 @@ def repeat(
     once = expand(config, variants, sweep=sweep)
     if seeds == 1:
         return once
-    if any(key == "seed" for each in once for key, _ in each.assigned):
-        raise InputError(
-            "The sweep varies `seed` itself.", fix="take it out of [sweep], or leave --seeds out"
-        )
+    refuse_swept_seed(key for each in once for key, _ in each.assigned)
     by_seed: dict[int, list[Config]] = {}
     found = []
     for i, each in enumerate(once):
         own = sections_of(each.root).seed
         for seed in range(own, own + seeds) if isinstance(seeds, int) else seeds:
             if seed not in by_seed:
-                by_seed[seed] = expand(_reseed(config, seed), variants, sweep=sweep)
+                again = _make(_with_seed(config, seed), None, ())
+                by_seed[seed] = expand(again, variants, sweep=sweep)
             made = by_seed[seed][i]
-            mark = ("seed", Leaf(seed, Origin(source="--seeds")))
+            mark = ("seed", Leaf(seed, Origin(source=SEEDS)))
             found.append(replace(made, assigned=(*made.assigned, mark)))
     return found
 
@@ -79,16 +80,26 @@ def plan_of(config: Config) -> Sweep | None:
     return plan if plan is not None and plan.axes else None
 
 
-def at_point(config: Config, point: Point, *, seed: int) -> Config:
-    """Return the config, of its variant if it is one, with the values of a point under a seed."""
-    overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
-    variant = variants_of(config.written)[0].get(config.variant)
-    return _make(overridden, variant, point)
+def at_point(config: Config, point: Point, *, variant: str = "", repeat: int = 0) -> Config:
+    """Return a config, of its variant, with the values of a point; `repeat` counts seeds from 0."""
+    chosen = variants_of(config.written)[0][variant] if variant else None
+    made = _make(config, chosen, point)
+    if not repeat:
+        return made
+    seed = sections_of(made.root).seed + repeat
+    return _make(_with_seed(config, seed), chosen, point)
 
 
-def _reseed(config: Config, seed: int) -> Config:
-    overridden = replace(config, overrides=(*config.overrides, f"seed={seed}"))
-    return _make(overridden, None, ())
+def refuse_swept_seed(keys: Iterable[str]) -> None:
+    """Raise InputError for repeats under several seeds of a sweep that varies the seed itself."""
+    if "seed" in keys:
+        raise InputError(
+            "The sweep varies `seed` itself.", fix="take it out of [sweep], or leave --seeds out"
+        )
+
+
+def _with_seed(config: Config, seed: int) -> Config:
+    return replace(config, overrides=(*config.overrides, f"seed={seed}"))
 
 
 _MAX_VALUES_CHECKED = 200_000

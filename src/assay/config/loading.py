@@ -166,6 +166,19 @@ def open_text(
     return _config(root, problems, {source: text}, overrides, None, _user_dirs(user_dir, Path()))
 
 
+def open_tree(
+    root: Table,
+    overrides: Sequence[str],
+    *,
+    path: Path | None,
+    files: Mapping[str, str],
+    user_dirs: tuple[Path, ...],
+    outside: Mapping[str, Any],
+) -> Config:
+    """Return the config of a tree that was read before: `Config.unaliased`."""
+    return _config(root, [], files, overrides, path, user_dirs, outside)
+
+
 def _sound(config: Config) -> Config:
     if config.problems:
         raise ConfigError(config.problems)

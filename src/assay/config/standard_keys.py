@@ -24,6 +24,7 @@ from assay.config.tree import (
     plain,
     problem_at,
     reference_of,
+    set_at,
 )
 from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
@@ -227,14 +228,9 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
     if not isinstance(data, Table):
         return
     there = list(data.items)
-    splits = [name for name in there if schema.is_evaluated(name)]
+    splits = _evaluated_splits(root, there)
     named = evaluate.items.get("splits") if isinstance(evaluate, Table) else None
     if isinstance(named, List):
-        splits = [
-            leaf.value
-            for leaf in named.items
-            if isinstance(leaf, Leaf) and isinstance(leaf.value, str)
-        ]
         for i, leaf in enumerate(named.items):
             if isinstance(leaf, Leaf) and isinstance(leaf.value, str) and leaf.value not in there:
                 fix = did_you_mean(leaf.value, there) or f"there is {', '.join(there)}"
@@ -253,9 +249,7 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
                 )
     if _scalar_at(evaluate, "enabled") is False:
         return  # switched off for once: the rest of the section may stay as it is
-    measured = [] if _scalar_at(evaluate, "every") == "never" else splits
-    if _may_evaluate(root):
-        measured = there
+    measured = _measured_splits(root, splits)
     names = _measured_names(root)
     if _scalar_at(checkpoint, "enabled") is not False:
         what = "nothing can be the best"
@@ -268,6 +262,38 @@ def evaluation_problems(root: Table) -> Iterator[Problem]:
     for path in plateaus(root):
         what = "the learning rate never changes"
         yield from _never_measured(root, path, measured, names, what, unless_given="valid/loss")
+
+
+def metric_problems(root: Table, metric: str, origin: Origin) -> list[Problem]:
+    """Return why no run of a config has a metric that somebody ranks its runs by."""
+    names = _measured_names(root)
+    data = root.items.get("data")
+    if names is None or metric.startswith("train/") or not isinstance(data, Table):
+        return []  # a process of the user's own may log whatever it likes
+    path: KeyPath = ("checkpoint", "best", "metric")
+    asked = set_at(root, path, Leaf(metric, origin))
+    if _scalar_at(root.items.get("evaluate"), "enabled") is False:
+        splits: list[str] = []
+    else:
+        splits = _measured_splits(root, _evaluated_splits(root, list(data.items)))
+    return list(_never_measured(asked, path, splits, names, "it can rank no run"))
+
+
+def _evaluated_splits(root: Table, there: list[str]) -> list[str]:
+    """Return the splits that `[evaluate]` names, else those that are evaluated by their names."""
+    named = get_at(root, ("evaluate", "splits"))
+    if not isinstance(named, List):
+        return [name for name in there if schema.is_evaluated(name)]
+    leaves = [leaf for leaf in named.items if isinstance(leaf, Leaf)]
+    return [leaf.value for leaf in leaves if isinstance(leaf.value, str)]
+
+
+def _measured_splits(root: Table, splits: list[str]) -> list[str]:
+    """Return the splits of which a run has metrics, of those that it evaluates."""
+    if _may_evaluate(root):
+        data = root.items.get("data")
+        return list(data.items) if isinstance(data, Table) else []
+    return [] if _scalar_at(root.items.get("evaluate"), "every") == "never" else splits
 
 
 def _never_measured(

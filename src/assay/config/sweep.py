@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -141,12 +141,13 @@ class Sweep:
                 rows = zip(*(axis.values for axis in self.axes), strict=False)
             case "random":
                 rows = self._draw()
-        earlier: set[tuple[str, ...]] = set()
+        earlier: set[str] = set()
         for row in rows:
-            texts = tuple(map(_text_of, row))
-            if texts not in earlier:
-                earlier.add(texts)
-                yield tuple(zip(self.axes, row, strict=True))
+            point = tuple(zip(self.axes, row, strict=True))
+            text = text_of_point(point)
+            if text not in earlier:
+                earlier.add(text)
+                yield point
 
     def points_to_check(self) -> Iterator[Point]:
         """Yield the points that show all mistakes: each, with the ends of ranges.
@@ -180,7 +181,7 @@ class Sweep:
         """Yield the rows that are drawn: `count` different ones, or as many as there are."""
         total = self._combinations()
         if total is not None:
-            for index in random.Random(f"{self.draw}").sample(range(total), min(self.count, total)):
+            for index in _draw_places(total, min(self.count, total), random.Random(f"{self.draw}")):
                 values = []
                 for axis in reversed(self.axes):
                     index, at = divmod(index, len(axis.values))
@@ -200,9 +201,23 @@ class Sweep:
                 return
 
 
+def _draw_places(total: int, count: int, stream: random.Random) -> Iterator[int]:
+    """Yield `count` different numbers below `total`; a larger count begins with the same ones."""
+    moved: dict[int, int] = {}  # a shuffled pack of `total` cards, of which few have moved
+    for place in range(count):
+        other = stream.randrange(place, total)
+        yield moved.get(other, other)
+        moved[other] = moved.get(place, place)
+
+
 def assignments(point: Point) -> tuple[tuple[str, Node], ...]:
     """Return the keys and values of a point."""
     return tuple((axis.key, value) for axis, value in point)
+
+
+def text_of_point(point: Point) -> str:
+    """Return the values of a point as a text that equal ones share."""
+    return repr([plain(value) for _, value in point])
 
 
 def _text_of(node: Node) -> str:
@@ -211,11 +226,14 @@ def _text_of(node: Node) -> str:
 
 
 def _with_ends(point: Point) -> Iterator[Point]:
-    """Yield a point with each end of each range in the place of the drawn value."""
+    """Yield a point with each end of each range, and each value of a list, instead of the drawn."""
     for i, (axis, _) in enumerate(point):
+        values: Iterable[Node] = _worth_checking(axis.values)
         if axis.range is not None:
-            for end in (axis.range.low, axis.range.high):
-                yield (*point[:i], (axis, Leaf(end, axis.range.origin)), *point[i + 1 :])
+            ends = (axis.range.low, axis.range.high)
+            values = [Leaf(end, axis.range.origin) for end in ends]
+        for value in values:
+            yield (*point[:i], (axis, value), *point[i + 1 :])
 
 
 def _worth_checking(values: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -7,13 +7,12 @@ finds the running jobs there, and looks after them as if it had started them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from assay.core.job import (
     classify,
     describe_end,
 )
-from assay.core.regular_file import NotRegularFileError, open_regular
+from assay.core.regular_file import NotRegularFileError
 from assay.core.signals import Signals, answering
 from assay.formats.lease import this_place
 from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
@@ -50,14 +49,13 @@ from assay.jobs.watch import start_watcher
 from assay.query.find import run_of_job
 from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
 from assay.store.job_journal import JobJournal
-from assay.store.layout import find_project, refusal
-from assay.store.queue_files import LOCK_NAME
+from assay.store.layout import find_project
+from assay.store.queue_files import LOCK_NAME, hold_lock
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL: a run saves a checkpoint meanwhile."""
 
 _TICK_S = 0.05
-_LOCK_S = 0.5
 _DEATH_TRIES, _DEATH_S = 20, 0.01
 _ROUND_S = 1.0
 _PROGRESS_S = 2.0
@@ -101,7 +99,7 @@ class Dispatcher:
 
         InputError when another dispatcher has the queue.
         """
-        with only_dispatcher(self._journal.folder), answering(self._stop):
+        with _only_dispatcher(self._journal.folder), answering(self._stop):
             warned = ""
             self._journal.set_devices(self._devices())
             while not self._has_stopped:
@@ -349,6 +347,10 @@ class Dispatcher:
         self._has_stopped = True
 
 
+def _only_dispatcher(folder: Path) -> AbstractContextManager[None]:
+    return hold_lock(folder / LOCK_NAME, "A dispatcher is at work for this queue already.")
+
+
 def _start_watcher(root: str) -> None:
     """Have messages sent about a job's run, where its project has rules for them."""
     project = find_project(Path(root)) if root else None
@@ -377,33 +379,3 @@ def _has_died(holder: LeaseHolder) -> bool:
         send_signal(holder, signal.SIGKILL)
         time.sleep(_DEATH_S)
     return False
-
-
-@contextlib.contextmanager
-def only_dispatcher(folder: Path) -> Iterator[None]:
-    """Hold the lock of a queue; the kernel frees it at any death. InputError when it is taken."""
-    try:
-        descriptor = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise refusal(error, folder / LOCK_NAME, "The queue cannot be held") from error
-    try:
-        if not _take_lock(descriptor):
-            raise InputError("A dispatcher is at work for this queue already.", where=str(folder))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _take_lock(descriptor: int) -> bool:
-    """Take the lock; wait a moment for those that only look whether it is taken."""
-    until = time.monotonic() + _LOCK_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > until:
-                return False
-            time.sleep(_TICK_S)

@@ -7,9 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ import psutil  # type: ignore[import-untyped]
 
 from assay.compose.launch import TASK_NAME, Launch, ProcessTask, RunResult, task_arguments
 from assay.config.loading import Config
+from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError, InputError
 from assay.core.job import (
     JOB_DEVICES_VARIABLE,
@@ -30,6 +30,7 @@ from assay.core.job import (
     classify,
     describe_end,
 )
+from assay.core.parent_death import main_pid
 from assay.formats import lease as leases
 from assay.formats.task_report import TaskReport
 from assay.jobs.devices import (
@@ -54,13 +55,15 @@ from assay.query.run import RunView
 from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
 from assay.store.layout import find_project, run_folders
+from assay.store.queue_files import hold_lock
 
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL when nobody waits for results any more."""
 
 _TAIL_BYTES = 20_000
 _SHOWN_LINES = 12
-_PREFIX = "assay-runs-"
+_FOLDERS = "launchers"
+_LOCK_S = 20.0
 _NEWEST = 200
 """Records among which that of a living process is looked for."""
 
@@ -165,12 +168,11 @@ class IsolatedLauncher:
     `per_device`: how many share a device, 0 for one. Accelerators are leased on the whole machine:
     neither runs of other launchers nor jobs of the queue have the same at the same time. Runs on
     the CPU wait for those of this launcher alone. Inside of a job, runs share those of the job.
-    `tells_ends`: a run prints how it ended. `ends_with_parent`: it is killed with this process.
+    `tells_ends`: a run prints how it ended. All are killed with this process.
     """
 
     per_device: int = 0
     tells_ends: bool = False
-    ends_with_parent: bool = False
     children: list[IsolatedProcess] = field(default_factory=list)
     _stack: ExitStack = field(default_factory=ExitStack)
     _journal: JobJournal = field(init=False)
@@ -178,8 +180,7 @@ class IsolatedLauncher:
 
     def __enter__(self) -> IsolatedLauncher:
         self._journal = self._stack.enter_context(JobJournal())
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = self._make_folder()
         self._stack.callback(self._end_all)
         return self
 
@@ -275,7 +276,7 @@ class IsolatedLauncher:
         environment = {**os.environ, **_module_path(), **variables, **folder.variables(1)}
         name = f"{environment[JOB_VARIABLE]}-{os.urandom(4).hex()}"
         environment[JOB_VARIABLE] = name
-        if self.ends_with_parent:
+        if main_pid():  # the kernel takes the end of another thread for that of the process
             environment[PARENT_VARIABLE] = str(os.getpid())
         command = [sys.executable, *task_arguments(folder.path / TASK_NAME)]
         gated, process = start_apart(
@@ -284,6 +285,20 @@ class IsolatedLauncher:
         return IsolatedProcess(
             config=config, folder=folder, gated=gated, process=process, slots=slots, name=name
         )
+
+    def _make_folder(self) -> Path:
+        """Make a folder for the runs, and delete those of launchers that were killed."""
+        folders = self._journal.folder / _FOLDERS
+        make_directory(folders, PRIVATE)
+        with hold_lock(folders / "lock", "Other runs are being started.", patience_s=_LOCK_S):
+            for each in folders.glob("*/lock"):
+                with suppress(InputError), hold_lock(each, "Its launcher lives.", patience_s=0):
+                    shutil.rmtree(each.parent, ignore_errors=True)
+            folder = folders / os.urandom(8).hex()
+            make_directory(folder, PRIVATE)
+            self._stack.enter_context(hold_lock(folder / "lock", "It is taken."))
+        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return folder
 
     def _end_all(self) -> None:
         """End what still runs when nobody waits for the results any more."""
@@ -329,7 +344,8 @@ def _read_result(report: TaskReport, config: Config, heard: int) -> RunResult:
         status=report.status or "failed",
         value=report.value,
         exception=_reported_error(report) if report.failure else None,
-        exit_code=report.exit_code,
+        # It was asked to end by SIGTERM, whatever the launcher heard.
+        exit_code=128 + heard if heard and report.status == "stopped" else report.exit_code,
         id=report.run,
         step=report.step,
         signal=heard,

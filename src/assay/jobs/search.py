@@ -12,26 +12,20 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from assay.compose import Launch, RunResult, resume, train_each
 from assay.config import Config
-from assay.config.expansion import at_point
 from assay.config.standard_keys import sections_of
-from assay.config.sweep import Point, Sweep
+from assay.config.sweep import Point, text_of_point
 from assay.core.job import JobSpec
+from assay.core.signals import Signals, Terminated, answering, number_of
 from assay.jobs.devices import this_machine, wanted_devices
-from assay.jobs.isolated_process import IsolatedLauncher, IsolatedProcess
+from assay.jobs.isolated_process import CrashError, IsolatedLauncher, IsolatedProcess
 from assay.jobs.job_process import ends_of
-from assay.jobs.study import SearchSpec, Study, make_study
-from assay.jobs.trials import (
-    PRUNED,
-    SearchTrial,
-    TrialRun,
-    read_trial,
-    read_trials,
-    recorded_values,
-)
+from assay.jobs.search_plan import SearchFolder, SearchPlan
+from assay.jobs.study import Study, make_study
+from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_trial, read_trials
 from assay.query.run import RunView
 from assay.record import edits
 from assay.store.layout import Project
@@ -39,6 +33,8 @@ from assay.store.layout import Project
 _LOOK_S = 0.5
 """Seconds between two looks at the metrics of runs, and between two tries to lease a device."""
 _PATIENCE_S = 60.0
+_MOST_KILLS = 3
+"""So often a run that somebody kills is resumed at once; then it waits for the next resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,7 @@ class TrialTask:
     """One run that is to be made: a trial under one seed; `unfinished` is what is left of it."""
 
     number: int
-    seed: int
-    point: Point
+    repeat: int
     unfinished: RunView | None = None
 
 
@@ -65,19 +60,19 @@ class ActiveTrial:
     result: RunResult | None = None
     reported: int = 0
     is_pruned: bool = False
-    _pruned_s: float = 0.0
+    _asked_s: float = 0.0
 
     def has_ended(self) -> bool:
         return self.child is None or self.child.has_ended()
 
-    def prune(self) -> None:
+    def end(self) -> None:
         """Have the OS process save its run and end; kill it when it does not."""
         if self.child is None or self.has_ended():
             return
-        if not self._pruned_s:
-            self._pruned_s = time.monotonic()
+        if not self._asked_s:
+            self._asked_s = time.monotonic()
             self.child.send(signal.SIGTERM)
-        elif time.monotonic() - self._pruned_s > _PATIENCE_S:
+        elif time.monotonic() - self._asked_s > _PATIENCE_S:
             self.child.send(signal.SIGKILL)
 
     def error(self) -> str:
@@ -90,176 +85,205 @@ class ActiveTrial:
 
 @dataclass(slots=True, kw_only=True)
 class Search:
-    """Search over the points of `plan`, up to `spec.trials` trials, `parallel` runs at once.
+    """Search by a plan, `parallel` runs at once.
 
     One run at a time trains in this OS process, several in one each, on devices that they lease;
     `per_device` of them share one. `tell` is called with each run that ended, `watch` with the runs
-    at work whenever one may have moved, `warn` with a line for people. `lost` is the number and
-    seed of runs without a result. `is_stopped` is True after Ctrl-C or a signal.
+    at work whenever one may have moved, `warn` with a line for people. `repeats` are the trials
+    whose point is that of an earlier one, which is measured once. `lost` is the number and repeat
+    of runs without a result. `heard` is the signal that ended the search, 0 without one.
     """
 
     config: Config
-    plan: Sweep
-    spec: SearchSpec
+    plan: SearchPlan
     sweep: str
     project: Project
     launch: Launch
-    parallel: int = 1
-    per_device: int = 0
     tell: Callable[[TrialRun], None] = lambda run: None
     watch: Callable[[list[ActiveTrial]], None] = lambda active: None
     warn: Callable[[str], None] = lambda line: None
-    is_stopped: bool = False
+    heard: int = 0
     points: dict[int, Point] = field(default_factory=dict)
+    repeats: dict[int, int] = field(default_factory=dict)
     lost: set[tuple[int, int]] = field(default_factory=set)
-    _trials: dict[int, SearchTrial] = field(default_factory=dict)
+    trials: dict[int, SearchTrial] = field(default_factory=dict)
+    _first: dict[str, int] = field(default_factory=dict)
+    _kills: dict[tuple[int, int], int] = field(default_factory=dict)
     _tasks: deque[TrialTask] = field(default_factory=deque)
-    _told: set[int] = field(default_factory=set)
+    _active: list[ActiveTrial] = field(default_factory=list)
     _has_told_waiting: bool = False
 
-    def run(self) -> list[SearchTrial]:
+    def run(self) -> dict[int, SearchTrial]:
         """Run what is missing; return all trials. The records of earlier runs are kept."""
-        self.launch = replace(self.launch, sweep=self.sweep, search=self.spec.to_record())
-        study = make_study(self.spec, self.plan)
-        self._rebuild(study)
-        launcher = IsolatedLauncher(per_device=self._per_device(), ends_with_parent=True)
+        folder = SearchFolder.of(self.project, self.sweep)
+        launcher = IsolatedLauncher(per_device=self._per_device())
         if self._is_isolated:
             launcher.check_devices(self.launch)
-        active: list[ActiveTrial] = []
-        with launcher if self._is_isolated else nullcontext():
-            try:
-                self._work(study, launcher, active)
-            except KeyboardInterrupt:
-                self.is_stopped = True
-            finally:
-                for each in active:
-                    self._stop(launcher, each)
-        return self.trials()
-
-    def trials(self) -> list[SearchTrial]:
-        """Return the trials that have records."""
-        return [self._trials[number] for number in sorted(self._trials)]
+        with folder.hold(), launcher if self._is_isolated else nullcontext():
+            study = make_study(self.plan, self.plan.sweep_of(self.config), folder.journal)
+            # A run in this process answers signals itself.
+            with answering(self._hear) if self._is_isolated else nullcontext():
+                try:
+                    self._rebuild(study)
+                    self._work(study, launcher)
+                except (KeyboardInterrupt, Terminated) as error:
+                    self.heard = number_of(error)
+        return self.trials
 
     @property
     def _is_isolated(self) -> bool:
         """True where runs need OS processes: only those can be pruned, or be several at once."""
-        return self.parallel > 1 or self.spec.pruner != "none"
+        return self.plan.parallel > 1 or self.plan.pruner != "none"
 
     def _per_device(self) -> int:
         """Return how many runs share a device: on the CPU all that are to run at once."""
-        if self.per_device or not self._is_isolated:
-            return self.per_device
+        if self.plan.per_device or not self._is_isolated:
+            return self.plan.per_device
         wish = JobSpec(command=(), cwd="", device=self.launch.device or "auto")
         names = {device.name for device in wanted_devices(wish, this_machine().devices())}
-        return self.parallel if names == {"cpu"} else 0
+        return self.plan.parallel if names == {"cpu"} else 0
 
-    def _work(self, study: Study, launcher: IsolatedLauncher, active: list[ActiveTrial]) -> None:
+    def _hear(self, signals: Signals, number: int) -> None:
+        """Let the runs at work save and end; a second signal kills them."""
+        self.heard = self.heard or number
+        for each in self._active if len(signals.heard) > 1 else ():
+            if each.child is not None:
+                each.child.send(signal.SIGKILL)
+
+    def _work(self, study: Study, launcher: IsolatedLauncher) -> None:
         """Start runs and end them until nothing is left to do."""
         while True:
-            self._fill(study, launcher, active)
-            self.watch(active)
-            if not active and (self.is_stopped or not self._tasks):
+            self._fill(study, launcher)
+            self.watch(self._active)
+            if not self._active and (self.heard or not self._tasks):
                 return
-            self._await_end(active)
-            for each in list(active):
+            self._await_end()
+            for each in list(self._active):
                 has_ended = each.has_ended()  # first: no point is logged after it
                 self._look(study, each)
                 if has_ended:
-                    active.remove(each)
+                    self._active.remove(each)
                     self._end(study, launcher, each)
 
-    def _await_end(self, active: list[ActiveTrial]) -> None:
+    def _await_end(self) -> None:
         """Wait until a run ends, for a moment at most."""
-        children = [each.child for each in active if each.child is not None]
-        if len(children) == len(active):  # else one was done in this process, and has ended
+        children = [each.child for each in self._active if each.child is not None]
+        if len(children) == len(self._active):  # else one was done in this process, and has ended
             with ends_of([child.holder for child in children]) as wait:
                 wait(_LOOK_S)
 
     def _rebuild(self, study: Study) -> None:
-        """Bring a new study to where the records are; queue the runs that were cut off."""
-        recorded = self._trials = {
-            trial.number: trial
-            for trial in read_trials(self.project, self.sweep, self.spec.metrics)
-        }
-        keys = [axis.key for axis in self.plan.axes]
-        for number in range(max(recorded, default=-1) + 1):
-            trial = recorded.get(number)
-            if trial is None:  # killed before its record was begun
-                self._queue(study.ask(), number)
-                continue
-            self._queue(study.replay(recorded_values(trial, keys)), number, trial)
-            if trial.is_ended(self.spec.seeds):
-                for run in trial.runs.values():
-                    self._report(study, number, run.view, 0)
-                self._told.add(number)
-                study.tell(number, trial.values(), is_pruned=trial.is_pruned)
+        """Take up the trials that the study and the records know; queue what was cut off."""
+        self.trials = read_trials(self.project, self.sweep, self.plan.metrics)
+        while len(study.points()) <= max(self.trials, default=-1):
+            study.ask()
+        for number, point in enumerate(study.points()):
+            self._queue(study, number, point)
 
-    def _queue(self, point: Point, number: int, trial: SearchTrial | None = None) -> None:
-        """Queue the runs of a trial that have not come to an end."""
+    def _queue(self, study: Study, number: int, point: Point) -> None:
+        """Queue the runs of a trial that have not come to an end; tell the study of one that has.
+
+        A point that was proposed before is one observation: its trial is not trained again.
+        """
         self.points[number] = point
-        if trial is not None and trial.is_ended(self.spec.seeds):
+        first = self._first.setdefault(text_of_point(point), number)
+        if first != number:
+            self.repeats[number] = first
+            self._tell_repeats(study, first)
             return
-        own = sections_of(self.config.root).seed
-        for seed in range(own, own + self.spec.seeds):
-            run = trial.runs.get(seed) if trial is not None else None
-            if run is None or not run.is_ended:
-                self._tasks.append(TrialTask(number, seed, point, run.view if run else None))
+        trial = self.trials.get(number)
+        if trial is not None and trial.is_ended(self.plan.seeds):
+            for each in trial.runs.values():
+                self._report(study, number, each.view, 0)
+            self._tell_end(study, number)
+            return
+        known = trial.runs if trial is not None else {}
+        for repeat in range(self.plan.seeds):
+            config = self.plan.config_at(self.config, point, repeat)
+            before = known.get(sections_of(config.root).seed)
+            if before is None or not before.is_ended:
+                left = before.view if before is not None else None
+                self._tasks.append(TrialTask(number, repeat, left))
 
-    def _fill(self, study: Study, launcher: IsolatedLauncher, active: list[ActiveTrial]) -> None:
+    def _fill(self, study: Study, launcher: IsolatedLauncher) -> None:
         """Start runs while fewer than `parallel` are at work, and a device is free."""
-        while len(active) < self.parallel and not self.is_stopped:
+        while len(self._active) < self.plan.parallel and not self.heard:
             if not self._tasks:
-                if len(self.points) >= self.spec.trials:
+                if len(self.points) >= self.plan.trials:
                     return
-                self._queue(study.ask(), len(self.points))
-            begun = self._start(launcher, self._tasks[0], active)
+                number = len(self.points)
+                self._queue(study, number, study.ask())
+                if (first := self.repeats.get(number)) is not None:
+                    self.warn(f"trial {number + 1} is the point of trial {first + 1} again")
+                continue
+            begun = self._start(launcher, self._tasks[0])
             if begun is None:
                 return
             self._tasks.popleft()
-            active.append(begun)
+            self._active.append(begun)
 
-    def _start(
-        self, launcher: IsolatedLauncher, task: TrialTask, active: list[ActiveTrial]
-    ) -> ActiveTrial | None:
+    def _start(self, launcher: IsolatedLauncher, task: TrialTask) -> ActiveTrial | None:
         """Begin a task, or do it in this process; None while no device is free."""
-        launch = replace(self.launch, point=f"{task.number + 1}/{self.spec.trials}")
-        config = at_point(self.config, task.point, seed=task.seed)
+        launch = self.plan.launch(self.launch, sweep=self.sweep, number=task.number)
+        config = self.plan.config_at(self.config, self.points[task.number], task.repeat)
+        resumed = task.unfinished
+        if resumed is not None and not resumed.checkpoints:
+            resumed = None
         if not self._is_isolated:
             self.watch([ActiveTrial(task)])
-            result = train_trial(config, task.unfinished, launch)
-            self.is_stopped = result.status == "stopped" or bool(result.signal)
+            result = train_trial(config, resumed, launch)
+            self.heard = result.signal or (signal.SIGINT if result.status == "stopped" else 0)
             return ActiveTrial(task, result=result)
-        resumed = task.unfinished
-        name = f"{task.number}-{task.seed}-{time.monotonic_ns()}"
-        path = str(resumed.path) if resumed is not None and resumed.checkpoints else ""
+        name = f"{task.number}-{task.repeat}-{time.monotonic_ns()}"
+        path = str(resumed.path) if resumed is not None else ""
         child = launcher.start(name, config, launch, resumed=path)
         if child is not None:
             return ActiveTrial(task, child)
-        if not active and not self._has_told_waiting:
+        if not self._active and not self._has_told_waiting:
             self._has_told_waiting = True
             self.warn(launcher.describe_holders())
         return None
 
     def _end(self, study: Study, launcher: IsolatedLauncher, ended: ActiveTrial) -> None:
-        """Tell the study of a trial whose last run has ended."""
-        number, seed = ended.task.number, ended.task.seed
+        """Tell the study of a trial whose last run has ended; begin one that was killed again."""
+        number, repeat = ended.task.number, ended.task.repeat
         run = self._collect(launcher, ended)
         if run is not None:
             self.tell(run)
+        if self.heard:
+            return
         if run is None or not run.is_ended:  # killed, or stopped by somebody else
-            if ended.child is not None and not self.is_stopped:
-                self.warn(f"trial {number + 1} left no result, {ended.error()}")
-            self.lost.add((number, seed))
-        lost = sum(1 for each, _ in self.lost if each == number)
-        trial = self._trials.get(number, SearchTrial(number))
-        is_ended = trial.is_ended(self.spec.seeds - lost)
-        if is_ended and not self.is_stopped and number not in self._told:
-            self._told.add(number)
+            assert ended.result is not None
+            kills = self._kills[number, repeat] = self._kills.get((number, repeat), 0) + 1
+            error = ended.result.exception
+            was_killed = isinstance(error, CrashError) and error.signal == signal.SIGKILL
+            if was_killed and kills <= _MOST_KILLS:
+                view = run.view if run is not None else None
+                self._tasks.appendleft(TrialTask(number, repeat, view))
+                self.warn(f"trial {number + 1} is begun again, {ended.error()}")
+                return
+            self.warn(f"trial {number + 1} left no result, {ended.error()}")
+            self.lost.add((number, repeat))
+        if (trial := self.trials.get(number)) is not None and trial.is_ended(self.plan.seeds):
+            self._tell_end(study, number)
+
+    def _tell_end(self, study: Study, number: int) -> None:
+        """Tell the study of the end of a trial, and of those that proposed the same point."""
+        trial = self.trials[number]
+        if not study.is_told(number):
             study.tell(number, trial.values(), is_pruned=trial.is_pruned)
+        self._tell_repeats(study, number)
+
+    def _tell_repeats(self, study: Study, first: int) -> None:
+        trial = self.trials.get(first)
+        if trial is None or not trial.is_ended(self.plan.seeds):
+            return
+        for number in [each for each, of in self.repeats.items() if of == first]:
+            if not study.is_told(number):
+                study.tell(number, trial.values(), is_pruned=trial.is_pruned)
 
     def _collect(self, launcher: IsolatedLauncher, ended: ActiveTrial) -> TrialRun | None:
         """Free the devices of a run that has ended; return it, and keep it in its trial."""
-        number, seed = ended.task.number, ended.task.seed
         if ended.child is not None:
             ended.result = launcher.end(ended.child)
         assert ended.result is not None
@@ -269,41 +293,36 @@ class Search:
         if ended.is_pruned:
             edits.add_labels(view.folder, [PRUNED])
             view = RunView(view.path)
-        run = read_trial(view, self.spec.metrics)
+        run = read_trial(view, self.plan.metrics)
         if run is not None:
-            self._trials.setdefault(number, SearchTrial(number)).runs[seed] = run
+            number = ended.task.number
+            self.trials.setdefault(number, SearchTrial(number)).runs[run.seed] = run
         return run
-
-    def _stop(self, launcher: IsolatedLauncher, each: ActiveTrial) -> None:
-        """End a run that is at work; it is resumed with its search."""
-        if each.child is not None:
-            launcher.stop(each.child, _PATIENCE_S)
-            self._collect(launcher, each)
 
     def _look(self, study: Study, each: ActiveTrial) -> None:
         """Read what a run has measured, and end it when the study says so."""
         if each.child is None:
             return
-        if each.is_pruned:
-            each.prune()
+        if each.is_pruned or self.heard:
+            each.end()
             return
         view = RunView(each.run.view.path) if each.run is not None else each.child.record()
-        each.run = read_trial(view, self.spec.metrics) if view is not None else None
-        if each.run is None or self.spec.pruner == "none":
+        each.run = read_trial(view, self.plan.metrics) if view is not None else None
+        if each.run is None or self.plan.pruner == "none":
             return
         each.reported, each.is_pruned = self._report(
             study, each.task.number, each.run.view, each.reported
         )
         if each.is_pruned:
-            each.prune()
+            each.end()
 
     def _report(self, study: Study, number: int, view: RunView, reported: int) -> tuple[int, bool]:
         """Report the values past the first `reported`; return their number, and True to prune.
 
         The decision depends on the values in their order alone, never on when they were seen.
         """
-        metric = self.spec.metrics[0][0]
-        if self.spec.pruner == "none" or metric not in view.metrics:
+        metric = self.plan.metrics[0].name
+        if self.plan.pruner == "none" or metric not in view.metrics or study.is_told(number):
             return reported, False
         values = view.metric(metric).values.tolist()
         for place in range(reported, len(values)):
@@ -317,6 +336,6 @@ def train_trial(config: Config, unfinished: RunView | None, launch: Launch) -> R
 
     A trial that fails has a record of it all the same.
     """
-    if unfinished is not None and unfinished.checkpoints:
+    if unfinished is not None:
         return resume(str(unfinished.path), (), launch)
     return next(train_each([config], launch, records_all=True))

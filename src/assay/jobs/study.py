@@ -1,68 +1,40 @@
-"""Studies: engines that propose the next point of a search. The state lies in the records."""
+"""Studies: sources of the next point of a search. Those of Optuna keep their state in a journal."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
-from assay.config.sweep import Interval, Point, Sweep, SweepAxis
-from assay.config.tree import Leaf, plain
+from assay.config.sweep import Point, Sweep, SweepAxis
+from assay.config.tree import Leaf, Node
 from assay.core.errors import InputError, MissingExtraError
+from assay.jobs.search_plan import SearchMetric, SearchPlan
 
-ListedSampler = Literal["grid", "zip", "random"]
 AdaptiveSampler = Literal["tpe", "cma-es", "nsga2"]
-Direction = Literal["min", "max"]
 
-LISTED: tuple[str, ...] = get_args(ListedSampler)
 ADAPTIVE: tuple[str, ...] = get_args(AdaptiveSampler)
 _WORST = 1e30  # finite: samplers add values and subtract them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpec:
-    """Settings of a search, recorded with each of its runs so that it is resumed from them.
-
-    `metrics` are names with "min" or "max"; `seeds` is the number of repeats of each point.
-    """
-
-    sampler: str
-    trials: int
-    metrics: tuple[tuple[str, Direction], ...]
-    pruner: str = "none"
-    seed: int = 0
-    seeds: int = 1
-
-    def to_record(self) -> dict[str, Any]:
-        """Return plain data for the launch metadata of a run."""
-        return {
-            "sampler": self.sampler,
-            "trials": self.trials,
-            "metrics": [list(metric) for metric in self.metrics],
-            "pruner": self.pruner,
-            "seed": self.seed,
-            "seeds": self.seeds,
-        }
-
-    @classmethod
-    def of(cls, recorded: Mapping[str, Any]) -> SearchSpec:
-        """Return the settings that `to_record` wrote."""
-        metrics = tuple((name, direction) for name, direction in recorded["metrics"])
-        return cls(**{**recorded, "metrics": metrics})
-
-
 class Study(Protocol):
-    """Source of points. Trials are numbered from 0, and asked for in order."""
+    """Source of points. Trials are numbered from 0; a study knows those of earlier processes."""
 
-    def ask(self) -> Point:
-        """Return the point of the next trial."""
+    def points(self) -> list[Point]:
+        """Return the points proposed so far."""
         ...
 
-    def replay(self, values: Mapping[str, Any]) -> Point:
-        """Take a recorded trial as the next one; `values` by key of the config."""
+    def ask(self) -> Point:
+        """Propose the point of the next trial."""
+        ...
+
+    def is_told(self, number: int) -> bool:
+        """Return whether the end of a trial is known."""
         ...
 
     def report(self, number: int, step: int, value: float) -> bool:
@@ -81,15 +53,18 @@ class Study(Protocol):
 class ListedStudy:
     """Points that are known before the first trial: a grid, a zip or random draws."""
 
-    points: Sequence[Point]
-    next: int = 0
+    listed: Sequence[Point]
+    count: int = 0
+
+    def points(self) -> list[Point]:
+        return list(self.listed[: self.count])
 
     def ask(self) -> Point:
-        self.next += 1
-        return self.points[self.next - 1]
+        self.count += 1
+        return self.listed[self.count - 1]
 
-    def replay(self, values: Mapping[str, Any]) -> Point:
-        return self.ask()
+    def is_told(self, number: int) -> bool:
+        return False
 
     def report(self, number: int, step: int, value: float) -> bool:
         return False
@@ -100,78 +75,138 @@ class ListedStudy:
 
 @dataclass(slots=True)
 class OptunaStudy:
-    """Study of Optuna in memory.
+    """Study of Optuna, whose state is a journal on the disk.
 
-    Each trial draws from a generator of its own, seeded by the search's seed and the trial's
-    number: a study rebuilt from records proposes the same points.
+    Each value is drawn from a generator of its own, seeded by the search's seed, the trial's number
+    and the key: a process that goes on after another was killed proposes the same points.
     """
 
-    spec: SearchSpec
+    plan: SearchPlan
     axes: tuple[SweepAxis, ...]
-    _trials: list[Any] = field(default_factory=list)
+    journal: Path
     _study: Any = None
+    _points: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         optuna = _optuna()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        directions = ["maximize" if mode == "max" else "minimize" for _, mode in self.spec.metrics]
+        journal = optuna.storages.journal
+        _cut_torn_line(self.journal)
+        # The lock of the search keeps all others out.
+        backend = journal.JournalFileBackend(str(self.journal), lock_obj=_NoLock())
         self._study = optuna.create_study(
             study_name="search",  # Hyperband draws the bracket of a trial from it
-            directions=directions,
-            pruner=_pruner(self.spec),
+            storage=optuna.storages.JournalStorage(backend),
+            load_if_exists=True,
+            directions=[_DIRECTIONS[metric.mode] for metric in self.plan.metrics],
+            pruner=_pruner(self.plan),
         )
+        self._points = [self._suggest(number) for number in range(len(self._trials()))]
+
+    def points(self) -> list[Point]:
+        return list(self._points)
 
     def ask(self) -> Point:
-        self._study.sampler = _sampler(self.spec, len(self._trials))
-        trial = self._study.ask()
-        # A trial with given values skips the sampler, and CMA-ES keeps its state in the trials.
-        # optuna 5.0: without this a rebuilt study begins with another population.
-        _ = trial.relative_params
-        self._trials.append(trial)
-        return tuple((axis, _suggest(trial, axis)) for axis in self.axes)
+        number = len(self._points)
+        self._study.sampler = _sampler(self.plan, f"{number}")
+        self._study.ask()
+        self._points.append(self._suggest(number))
+        return self._points[-1]
 
-    def replay(self, values: Mapping[str, Any]) -> Point:
-        params = {axis.key: _parameter_of(axis, values[axis.key]) for axis in self.axes}
-        self._study.enqueue_trial(params)
-        return self.ask()
+    def is_told(self, number: int) -> bool:
+        return bool(self._trials()[number].state.is_finished())
 
     def report(self, number: int, step: int, value: float) -> bool:
-        trial = self._trials[number]
-        trial.report(value, step)
+        trial = self._trial(number)
+        known = self._trials()[number].intermediate_values
+        if step not in known:
+            trial.report(value, step)
+        elif step < max(known):
+            return False  # it went on after that one
         return bool(trial.should_prune())
 
     def tell(self, number: int, values: Sequence[float] | None, *, is_pruned: bool) -> None:
         states = _optuna().trial.TrialState
-        trial = self._trials[number]
         if is_pruned:
-            self._study.tell(trial, state=states.PRUNED)
+            self._study.tell(number, state=states.PRUNED)
         elif values is None:
-            self._study.tell(trial, state=states.FAIL)
+            self._study.tell(number, state=states.FAIL)
         else:
-            self._study.tell(trial, list(map(_finite_value, values, self.spec.metrics)))
+            finite = map(_finite_value, values, self.plan.metrics)
+            self._study.tell(number, list(finite))
+
+    def _suggest(self, number: int) -> Point:
+        """Return the point of a trial; draw what was not drawn before a process was killed."""
+        known = dict(self._trials()[number].params)
+        missing = [axis for axis in self.axes if axis.key not in known]
+        if missing:
+            self._study.sampler = _sampler(self.plan, f"{number}")
+            trial = self._trial(number)
+            _ = trial.relative_params  # those that are drawn together
+            for axis in missing:
+                self._study.sampler = _sampler(self.plan, f"{number}:{axis.key}")
+                known[axis.key] = _draw(trial, axis)
+        return tuple((axis, _node(axis, known[axis.key])) for axis in self.axes)
+
+    def _trials(self) -> list[Any]:
+        return list(self._study.get_trials(deepcopy=False))
+
+    def _trial(self, number: int) -> Any:
+        # Optuna makes one from the storage's own id, for a study that was loaded (5.0).
+        return _optuna().trial.Trial(self._study, self._trials()[number]._trial_id)
 
 
-def _finite_value(value: float, metric: tuple[str, Direction]) -> float:
+_DIRECTIONS = {"max": "maximize", "min": "minimize"}
+
+
+class _NoLock:
+    """Lock of a journal that nobody else has open."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def _cut_torn_line(journal: Path) -> None:
+    """Cut what a process that was killed had begun to write: Optuna refuses to read on after it."""
+    if not journal.exists():
+        return
+    with open(journal, "r+b") as file:
+        text = file.read()
+        file.truncate(text.rfind(b"\n") + 1)
+        os.fsync(file.fileno())
+
+
+def _finite_value(value: float, metric: SearchMetric) -> float:
     """Return a value that samplers learn from: of a trial that diverged, one worse than any other.
 
     optuna 5.0 takes a nan for a trial that failed, from which no sampler learns.
     """
-    worst = -_WORST if metric[1] == "max" else _WORST
+    worst = -_WORST if metric.mode == "max" else _WORST
     return value if abs(value) < _WORST else worst
 
 
-def make_study(spec: SearchSpec, plan: Sweep) -> Study:
+def make_study(plan: SearchPlan, sweep: Sweep, journal: Path) -> Study:
     """Return the study of a search; MissingExtraError without Optuna where it is the engine."""
-    if spec.sampler in LISTED:
-        if spec.pruner != "none":
+    if plan.sampler in ADAPTIVE:
+        return OptunaStudy(plan, sweep.axes, journal)
+    return ListedStudy(list(islice(sweep.points(), plan.trials)))
+
+
+def refuse_plan(plan: SearchPlan) -> None:
+    """Raise InputError for settings that do not go together, MissingExtraError without Optuna."""
+    if plan.sampler not in ADAPTIVE:
+        if plan.pruner != "none":
             fix = "give --sampler tpe, or leave --pruner out"
-            raise InputError(f"--pruner {spec.pruner} needs an adaptive sampler.", fix=fix)
-        return ListedStudy(list(islice(plan.points(), spec.trials)))
-    if len(spec.metrics) > 1 and spec.pruner != "none":
+            raise InputError(f"--pruner {plan.pruner} needs an adaptive sampler.", fix=fix)
+        return
+    if len(plan.metrics) > 1 and plan.pruner != "none":
         raise InputError("A search of several metrics prunes nothing.", fix="leave --pruner out")
-    if len(spec.metrics) > 1 and spec.sampler == "cma-es":
+    if len(plan.metrics) > 1 and plan.sampler == "cma-es":
         raise InputError("CMA-ES optimizes one metric.", fix="give --sampler nsga2 or tpe")
-    return OptunaStudy(spec, plan.axes)
+    _sampler(plan, "")
 
 
 def _optuna() -> Any:
@@ -182,22 +217,22 @@ def _optuna() -> Any:
     return optuna
 
 
-def _sampler(spec: SearchSpec, number: int) -> Any:
+def _sampler(plan: SearchPlan, place: str) -> Any:
     samplers = _optuna().samplers
-    digest = hashlib.sha256(f"{spec.seed}:{number}".encode()).digest()
+    digest = hashlib.sha256(f"{plan.search_seed}:{place}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big")
-    if spec.sampler == "cma-es":
+    if plan.sampler == "cma-es":
         if importlib.util.find_spec("cmaes") is None:
             raise MissingExtraError("CMA-ES", extra="optuna")
         return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-    if spec.sampler == "nsga2":
+    if plan.sampler == "nsga2":
         return samplers.NSGAIISampler(seed=seed)
-    return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(1, spec.trials // 3)))
+    return samplers.TPESampler(seed=seed, n_startup_trials=min(10, max(1, plan.trials // 3)))
 
 
-def _pruner(spec: SearchSpec) -> Any:
+def _pruner(plan: SearchPlan) -> Any:
     pruners = _optuna().pruners
-    match spec.pruner:
+    match plan.pruner:
         case "asha":
             return pruners.SuccessiveHalvingPruner(min_resource=1)
         case "hyperband":
@@ -208,23 +243,14 @@ def _pruner(spec: SearchSpec) -> Any:
             return pruners.NopPruner()
 
 
-def _suggest(trial: Any, axis: SweepAxis) -> Any:
-    """Return the value that a trial proposes for an axis, as a node of the config."""
+def _draw(trial: Any, axis: SweepAxis) -> Any:
+    """Return the number that a trial proposes for an axis, or the place in its list of values."""
     if axis.range is None:
-        return axis.values[trial.suggest_categorical(axis.key, list(range(len(axis.values))))]
-    interval: Interval = axis.range
-    suggest = trial.suggest_int if interval.is_whole else trial.suggest_float
-    return Leaf(
-        suggest(axis.key, interval.low, interval.high, log=interval.is_log), interval.origin
-    )
+        return trial.suggest_categorical(axis.key, list(range(len(axis.values))))
+    suggest = trial.suggest_int if axis.range.is_whole else trial.suggest_float
+    return suggest(axis.key, axis.range.low, axis.range.high, log=axis.range.is_log)
 
 
-def _parameter_of(axis: SweepAxis, value: Any) -> Any:
-    """Return a recorded value as Optuna's parameter: the place in a list, or the number."""
-    if axis.range is not None:
-        return value
-    places = [i for i, node in enumerate(axis.values) if plain(node) == value]
-    if not places:
-        fix = "resume with the [sweep] that the search began with"
-        raise InputError(f"`{axis.key}` = {value!r} is no value of the sweep any more.", fix=fix)
-    return places[0]
+def _node(axis: SweepAxis, value: Any) -> Node:
+    """Return what `_draw` proposed as a node of the config."""
+    return axis.values[value] if axis.range is None else Leaf(value, axis.range.origin)

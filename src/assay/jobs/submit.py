@@ -46,7 +46,7 @@ def preflight(
     Configs that differ in the seed alone share a rehearsal. ConfigError with every mistake;
     InputError for a step that would fail, and for checkpoints that will not fit on the disk.
     """
-    check(configs)
+    refuse_mistakes(configs)
     if not is_rehearsed:
         return [Forecast() for _ in configs]
     reports: dict[str, Rehearsal] = {}
@@ -60,7 +60,7 @@ def preflight(
     return forecasts
 
 
-def check(configs: Sequence[Config]) -> None:
+def refuse_mistakes(configs: Sequence[Config]) -> None:
     """Raise ConfigError with every mistake of the configs, of shape and of signature."""
     examiner = Examiner()
     for find in (problems_of_shape, lambda each: examiner.examine(each).problems):

@@ -1,21 +1,19 @@
-"""Trials of a search as the records have them: the only state that a search keeps."""
+"""Trials of a search as their records have them: values, scores and ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from assay.config.overrides import setting_of
-from assay.config.tree import plain
-from assay.core.errors import AssayError, InputError
+from assay.config.sweep import Point
+from assay.config.tree import Node
+from assay.core.errors import AssayError
 from assay.core.job import classify
-from assay.jobs.study import SearchSpec
+from assay.jobs.search_plan import SearchMetric
 from assay.query.catalog import Asked, open_catalog
 from assay.query.run import RunView
-from assay.query.run_row import RunRow
-from assay.query.sweep_summary import SweepRun, score_of
+from assay.query.sweep_summary import SweepRun, scores_of, spell_values, values_at
 from assay.store.layout import Project
 
 PRUNED = "pruned"
@@ -26,8 +24,8 @@ PRUNED = "pruned"
 class TrialRun:
     """One run of a trial, which has one for each seed.
 
-    `scores` follow the metrics of the search, None for a metric that the run does not have. `step`
-    is the last one logged.
+    `scores` follow the metrics of the search, None for a metric that the run does not have, and
+    `score_step` is where they were measured. `step` is the last one logged.
     """
 
     view: RunView
@@ -36,6 +34,7 @@ class TrialRun:
     status: str
     scores: tuple[float | None, ...]
     cause: str
+    score_step: int | None = None
     step: int = 0
 
     @property
@@ -50,6 +49,14 @@ class TrialRun:
             return (math.nan,) * len(self.scores)
         return self.scores if self.status == "finished" else None
 
+    def set_values(self, point: Point) -> dict[str, Node]:
+        """Return the values that the record of the run has at the keys of a point, by key."""
+        return values_at(self.view.config, [(axis.setting.parts, node) for axis, node in point])
+
+    def shown_values(self, point: Point) -> dict[str, str]:
+        """Return the same as text."""
+        return spell_values(self.set_values(point))
+
 
 @dataclass(slots=True)
 class SearchTrial:
@@ -61,6 +68,10 @@ class SearchTrial:
     @property
     def is_pruned(self) -> bool:
         return any(run.status == PRUNED for run in self.runs.values())
+
+    def set_values(self, point: Point) -> dict[str, Node]:
+        """Return the values of a run of the trial."""
+        return next(iter(self.runs.values())).set_values(point)
 
     def is_ended(self, seeds: int) -> bool:
         """Return True if each of `seeds` repeats came to an end, or one of them was pruned."""
@@ -85,37 +96,32 @@ class SearchTrial:
 
 
 def read_trials(
-    project: Project, sweep: str, metrics: Sequence[tuple[str, Any]]
-) -> list[SearchTrial]:
+    project: Project, sweep: str, metrics: Sequence[SearchMetric]
+) -> dict[int, SearchTrial]:
     """Return the trials of a sweep by number, from its records."""
+    asked = Asked(where=f'sweep = "{sweep}"', sort=("created",), archived=True)
     trials: dict[int, SearchTrial] = {}
-    for row in _rows_of_sweep(project, sweep):
-        run = read_trial(RunView(row.path), metrics)
+    for row in open_catalog(project).select(asked).rows():
+        run = read_trial(RunView(row.path), metrics) if row is not None else None
         if run is not None:
             trial = trials.setdefault(run.number, SearchTrial(run.number))
             trial.runs[run.seed] = run  # the oldest first: the newest stays
-    return [trials[number] for number in sorted(trials)]
+    return trials
 
 
-def _rows_of_sweep(project: Project, sweep: str) -> list[RunRow]:
-    """Return the runs of a sweep, the oldest first."""
-    asked = Asked(where=f'sweep = "{sweep}"', sort=("created",), archived=True)
-    return [row for row in open_catalog(project).select(asked).rows() if row is not None]
-
-
-def read_trial(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | None:
+def read_trial(view: RunView, metrics: Sequence[SearchMetric]) -> TrialRun | None:
     """Return a run as part of its trial; None for a damaged record."""
     try:
         first = view.file.attempts[0]
         point = str(first.launch["point"])
-        summaries = view.summaries
-        status = PRUNED if PRUNED in view.labels else view.status
+        scores, step = scores_of(view, [(each.name, each.mode, each.pick) for each in metrics])
         return TrialRun(
             view=view,
             number=int(point.partition("/")[0]) - 1,
             seed=int(first.seeds.get("seed", 0)),
-            status=status,
-            scores=tuple(score_of(summaries, {}, name, mode) for name, mode in metrics),
+            status=PRUNED if PRUNED in view.labels else view.status,
+            scores=scores,
+            score_step=step,
             cause=view.file.newest.reason,
             step=view.last_step,
         )
@@ -123,41 +129,19 @@ def read_trial(view: RunView, metrics: Sequence[tuple[str, Any]]) -> TrialRun | 
         return None
 
 
-def read_spec(project: Project, sweep: str) -> SearchSpec:
-    """Return the settings of a recorded search; InputError when no run has this sweep."""
-    for row in _rows_of_sweep(project, sweep):
-        launch = RunView(row.path).file.attempts[0].launch
-        if recorded := launch.get("search"):
-            return SearchSpec.of(recorded)
-    raise InputError(f"There is no search `{sweep}`.", fix="assay ls --columns sweep,point,tag")
-
-
-def recorded_values(trial: SearchTrial, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the values that a trial set, from the saved config of its run."""
-    run = next(iter(trial.runs.values()))
-    return {key: _value_at(plain(run.view.config), key) for key in keys}
-
-
-def _value_at(config: Mapping[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in setting_of(f"{key}=0").parts:
-        value = value[part]
-    return value
-
-
-def sweep_runs(
-    trials: Sequence[SearchTrial], shown: Mapping[int, Mapping[str, str]]
-) -> list[SweepRun]:
-    """Return the runs for the table of a sweep; `shown` are the values of each trial as text."""
+def sweep_runs(trials: Mapping[int, SearchTrial], points: Mapping[int, Point]) -> list[SweepRun]:
+    """Return the runs for the table of a sweep, with what their records say."""
     return [
         SweepRun(
             id=run.view.id,
             status=run.status,
-            values=shown[trial.number],
+            point=str(number + 1),
+            values=run.shown_values(points[number]),
             score=run.scores[0],
+            step=run.score_step,
             cause="" if run.status in ("finished", PRUNED) else run.cause,
             seed=run.seed,
         )
-        for trial in trials
+        for number, trial in sorted(trials.items())
         for _, run in sorted(trial.runs.items())
     ]

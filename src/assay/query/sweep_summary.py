@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from assay.config.tree import KeyPath, Node, Table, dotted, fit_path, get_at
 from assay.core.formatting import number
 from assay.core.terminal import elide, visible
 from assay.core.text_table import align_rows
-from assay.formats.run_file import Summary
+from assay.query.diff import write_value
 from assay.query.groups import Spread, compute_spread
 from assay.query.significance import confidence_interval
 
+if TYPE_CHECKING:
+    from assay.query.run import RunView
+
 Mode = Literal["min", "max"]
+Pick = Literal["best", "last"]
 
 MAX_LINES = 30
 _POINT_CELLS = 48
@@ -25,14 +30,17 @@ _LOSSES = ("loss", "error", "perplexity", "mse", "mae", "rmse", "nll")
 class SweepRun:
     """One run of a sweep.
 
-    `values` are those of the varying keys, as text. `score` is its best value of the metric, None
-    without one. `cause` says why it did not finish.
+    `values` are those of the varying keys, as text. Runs of one `point` are repeats; "": those with
+    equal values. `score` is its value of the metric, measured at `step`; None without one. `cause`
+    says why it did not finish.
     """
 
     id: str
     status: str
     values: Mapping[str, str]
+    point: str = ""
     score: float | None = None
+    step: int | None = None
     cause: str = ""
     seed: int | None = None
 
@@ -74,10 +82,10 @@ class SweepSummary:
     @classmethod
     def of(cls, sweep: str, runs: Sequence[SweepRun], metric: str, mode: Mode) -> SweepSummary:
         """Group the runs by point, and sort the points by their mean."""
-        by_values: dict[tuple[tuple[str, str], ...], list[SweepRun]] = {}
+        by_point: dict[object, list[SweepRun]] = {}
         for run in runs:
-            by_values.setdefault(tuple(run.values.items()), []).append(run)
-        points = [SweepPoint(dict(values), tuple(same)) for values, same in by_values.items()]
+            by_point.setdefault(run.point or tuple(run.values.items()), []).append(run)
+        points = [SweepPoint(_values_of(same), tuple(same)) for same in by_point.values()]
         sign = -1.0 if mode == "max" else 1.0
 
         def order(point: SweepPoint) -> float:
@@ -123,25 +131,58 @@ class SweepSummary:
             return []
         keys = list(dict.fromkeys(key for point in self.points for key in point.values))
         is_repeated = any(len(point.runs) > 1 for point in ranked)
-        repeats = ["95 % interval", "n"] if is_repeated else []
+        repeats = ["95 % interval", "n"] if is_repeated else ["step"]
         rows = [["", *keys, self.metric, *repeats, "run"]]
         for place, point in enumerate(ranked[:limit], 1):
-            values = [point.values.get(key, "-") for key in keys]
-            cells = [str(place), *values, _mean(point)]
-            if is_repeated:
-                cells += _repeats(point)
+            values = [_shorten(point.values.get(key, "-")) for key in keys]
             best = _best_run(point, self.mode)
+            cells = [str(place), *values, _mean(point)]
+            step = "-" if best.step is None else str(best.step)
+            cells += _repeats(point) if is_repeated else [step]
             rows.append([*cells, best.id or "-"])
         return rows
 
 
-def score_of(
-    summaries: Mapping[str, Summary], values: Mapping[str, float], metric: str, mode: Mode
-) -> float | None:
-    """Return the best value that a run had of a metric; of a run without a record its last one."""
-    if metric in summaries:
-        return summaries[metric].max if mode == "max" else summaries[metric].min
-    return values.get(metric)
+def scores_of(
+    view: RunView, metrics: Sequence[tuple[str, Mode, Pick]]
+) -> tuple[tuple[float | None, ...], int | None]:
+    """Return the scores of a run by these metrics, and the step at which they were measured.
+
+    Of one metric that is its best value, or its last one. Those of several are of one step: that of
+    the checkpoint which the run holds for its best, else the last at which all were measured.
+    """
+    known = view.summaries
+    if any(name not in known for name, _, _ in metrics):
+        return (None,) * len(metrics), None
+    if len(metrics) == 1:
+        ((name, mode, pick),) = metrics
+        of = known[name]
+        if pick == "last":
+            return (of.last,), of.step
+        return ((of.max,), of.at_max) if mode == "max" else ((of.min,), of.at_min)
+    curves = [view.metric(name) for name, _, _ in metrics]
+    at = [dict(zip(each.steps.tolist(), each.values.tolist(), strict=True)) for each in curves]
+    common = set.intersection(*map(set, at))
+    if not common:
+        return (None,) * len(metrics), None
+    best = view.best
+    step = best.step if best is not None and best.step in common else max(common)
+    return tuple(values[step] for values in at), step
+
+
+def values_at(config: Table, keys: Iterable[tuple[KeyPath, Node]]) -> dict[str, Node]:
+    """Return the values that a config has at keys, by key.
+
+    Each comes with the node that was set: of a key of another system, which the config has under
+    another name, that is the value.
+    """
+    found = {dotted(parts): (get_at(config, fit_path(config, parts)), node) for parts, node in keys}
+    return {key: node if there is None else there for key, (there, node) in found.items()}
+
+
+def spell_values(values: Mapping[str, Node]) -> dict[str, str]:
+    """Return values as text, by key."""
+    return {key: write_value(node) or "none" for key, node in values.items()}
 
 
 def usual_metric(names: Sequence[str]) -> tuple[str, Mode]:
@@ -163,6 +204,20 @@ def usual_mode(metric: str) -> Mode:
     ('min', 'max')
     """
     return "min" if not metric or metric.rpartition("/")[2] in _LOSSES else "max"
+
+
+def _values_of(runs: Sequence[SweepRun]) -> dict[str, str]:
+    """Return the values of the runs of a point; a value may follow from the seed."""
+    keys = dict.fromkeys(key for run in runs for key in run.values)
+    return {key: ", ".join(dict.fromkeys(run.values.get(key, "-") for run in runs)) for key in keys}
+
+
+def _shorten(text: str) -> str:
+    """Return a value with no more digits than a person reads; a text has its quotes."""
+    try:
+        return number(float(text)) if "." in text or "e" in text else text
+    except ValueError:
+        return text
 
 
 def _mean(point: SweepPoint) -> str:
@@ -228,6 +283,7 @@ def _plain(point: SweepPoint) -> dict[str, Any]:
                 "seed": run.seed,
                 "status": run.status,
                 "score": run.score,
+                "step": run.step,
                 "cause": run.cause,
             }
             for run in point.runs
