@@ -270,7 +270,7 @@ def test_runs_of_other_data_and_runs_of_one_seed_are_warned_of(
     said = assay("compare", "tag = a", "tag = b", "-m", "valid/acc")
 
     assert said.code == 0 and "Welch's t-test, n = 2 and 3 runs" in said.out
-    assert "warning: b: several runs have the seed 0" in said.err
+    assert "warning: b: runs of other configs have the seed 0, and count each" in said.err
     assert "b and a are of different data: data.csv, data.valid.source.part" in said.err
 
 
@@ -302,3 +302,49 @@ def test_a_run_without_the_metric_or_with_nan_is_named(project: Project, assay: 
     left_out = compared(assay, "tag = a", "tag = b")["groups"][1]["left_out"]
 
     assert left_out == {lost: "valid/acc nan", silent: "no valid/acc"}
+
+
+def test_repeats_of_one_seed_are_one_observation_and_are_told(
+    project: Project, assay: Assay
+) -> None:
+    for tag in ("a", "b"):
+        for _ in range(3):
+            make_runs(project, tag, [len(tag)], attempt={"seedless_hash": tag})
+    make_runs(project, "c", [5.0, 6.0], attempt={"seedless_hash": "c"})
+    make_runs(project, "c", [7.0], attempt={"seedless_hash": "c"})
+    make_runs(project, "d", [1.0, 2.0])
+
+    nothing = compared(assay, "tag = a", "tag = b")
+    (pairs,) = compared(assay, "tag = d", "tag = c")["differences"]
+
+    assert [group["n"] for group in nothing["groups"]] == [1, 1]
+    assert nothing["differences"] == []
+    assert nothing["warnings"] == [
+        told
+        for tag in ("a", "b")
+        for told in (
+            f"{tag}: runs of one seed are one observation: seed 0",
+            f"{tag}: one observation, with which nothing is tested",
+        )
+    ]
+    assert (pairs["n"], pairs["difference"]) == ([2], 4.5)
+
+
+@pytest.mark.parametrize("status", ["failed", "stopped", "running"])
+def test_a_group_of_which_no_run_finished_is_compared_and_that_is_told(
+    project: Project, assay: Assay, status: str
+) -> None:
+    make_runs(project, "a", [0.8, 0.82, 0.79])
+    make_runs(project, "b", [0.2, 0.3], status=status, attempt={"status": status})
+
+    said = assay("compare", "tag = a", "tag = b", "-m", "valid/acc")
+
+    assert "warning: b: none of its 2 runs has finished: 2 " in said.err
+
+
+def test_a_deviation_of_zero_is_told(project: Project, assay: Assay) -> None:
+    make_runs(project, "a", [0.8, 0.8])
+    make_runs(project, "b", [0.2, 0.3])
+
+    (told,) = compared(assay, "tag = a", "tag = b")["warnings"]
+    assert told == "a: all 2 values are the same, so the deviation is 0"

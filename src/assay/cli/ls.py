@@ -224,6 +224,7 @@ def _print_groups(
     elif len(table):
         head, *lines = table.text()
         echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))
+        _warn(table.find_doubts())
     else:
         echo(_none(homes, asked))
     return 0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from assay.core.facts import COSTS
 from assay.core.formatting import name_some
 from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
+from assay.query.columns import COLUMNS
 from assay.query.config_rows import flat_config
 from assay.query.diff import (
     code_store,
@@ -26,8 +26,10 @@ from assay.query.diff import (
     unwritten_settings,
 )
 from assay.query.groups import Spread, compute_spread
+from assay.query.observations import SEED, describe_members, merge_repeats
 from assay.query.run import RunView
 from assay.query.significance import TTest, welch
+from assay.store.cells import to_cell
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
 
@@ -94,6 +96,8 @@ class RunComparison:
     sentence: str = ""
     verdicts: tuple[Verdict, ...] = ()
     """Verdicts of `diverge` about any two of the runs, the newest first."""
+    warnings: tuple[str, ...] = ()
+    """Doubts in the means and tests: runs that did not finish, seeds that were run twice."""
 
 
 def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
@@ -109,7 +113,10 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     environment, equal_environment = _differing(environments)
     code, equal_code, missing = compare_code(runs)
     groups = [catalog.repeats_of(run.id) for run in runs]
-    metrics = _metrics(runs, groups, catalog)
+    ids = sorted({run_id for group in groups for run_id in group})
+    facts = catalog.select_ids(ids).values([COLUMNS["id"], SEED, COLUMNS["status"]])
+    known = {run: (seed, status) for run, seed, status in zip(*facts, strict=True)}
+    metrics = _metrics(runs, groups, catalog, {run: seed for run, (seed, _) in known.items()})
     partings = tuple(None if run is runs[0] else first_parting(runs[0], run) for run in runs)
     found = RunComparison(
         tuple(runs),
@@ -124,6 +131,7 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
         partings,
         tuple(len(group) for group in groups),
         verdicts=_verdicts(runs),
+        warnings=tuple(_find_doubts(runs, groups, known)),
     )
     return RunComparison(**{**_fields(found), "sentence": _sentence(found)})
 
@@ -197,8 +205,23 @@ def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFil
     return "" if ours.digest == theirs.digest else "changed"
 
 
+def _find_doubts(
+    runs: Sequence[RunView],
+    groups: Sequence[Sequence[str]],
+    known: Mapping[str, tuple[Any, str]],
+) -> Iterator[str]:
+    """Yield what to know of the repeats of each run, of which those with one seed are one."""
+    for run, group in zip(runs, groups, strict=True):
+        seeds, statuses = zip(*(known[each] for each in group if each in known), strict=True)
+        for each in describe_members([""] * len(seeds), seeds, statuses):
+            yield f"{run.id}: {each.replace('counts', 'was run')}"
+
+
 def _metrics(
-    runs: Sequence[RunView], groups: Sequence[Sequence[str]], catalog: Catalog
+    runs: Sequence[RunView],
+    groups: Sequence[Sequence[str]],
+    catalog: Catalog,
+    seeds: Mapping[str, Any],
 ) -> tuple[MetricRow, ...]:
     summaries = [run.summaries for run in runs]
     names = list(dict.fromkeys(name for each in summaries for name in each))
@@ -213,7 +236,11 @@ def _metrics(
         spreads: tuple[Spread | None, ...] = (None,) * len(runs)
         tests: tuple[TTest | None, ...] = (None,) * len(runs)
         if name in values:
-            samples = [_finite(values[name], group) for group in groups]
+            observed = {run: run if seed is None else to_cell(seed) for run, seed in seeds.items()}
+            samples = [
+                merge_repeats({run: values[name].get(run) for run in group}, observed)
+                for group in groups
+            ]
             spreads = tuple(compute_spread(sample) if sample else None for sample in samples)
             tests = tuple(
                 None if groups[0] == group else welch(samples[0], sample)
@@ -222,12 +249,6 @@ def _metrics(
         row = MetricRow(name, tuple(each.get(name) for each in summaries), spreads, tests)
         rows.append(row)
     return tuple(rows)
-
-
-def _finite(values: Mapping[str, Any], ids: Sequence[str]) -> list[float]:
-    """Return the finite numbers among the values of some runs."""
-    known = [values[run_id] for run_id in ids if run_id in values]
-    return [value for value in known if math.isfinite(value)]
 
 
 def _curves(run: RunView) -> dict[str, Series]:

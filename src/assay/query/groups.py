@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
+from assay.query.observations import SEED, SETTING, choose_counted, describe_members
 from assay.query.significance import sample_deviation
 from assay.store.cells import Cell, from_cell, in_order, is_equal, to_cell
-from assay.store.conditions import Field
 from assay.store.summaries import mean
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 BY_CONFIG = "config"
 """The grouping of runs that differ in nothing but their seed."""
 
-_GROUP = Column(BY_CONFIG, Field("run", "group"))
 _OF_NEWEST = ("tag", "created", "age")
-_Run = TypeVar("_Run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,7 @@ class RunGroup:
     """Runs that are alike in `key`, the newest first, with its tag; `finished` of them finished.
 
     `cells` has for each column a Spread of the numbers of the runs that count, the value that these
-    share, or None.
+    share, or None. `warnings` say what to know before the means are believed.
     """
 
     key: tuple[Any, ...]
@@ -60,15 +58,7 @@ class RunGroup:
     ids: tuple[str, ...]
     finished: int
     cells: tuple[Any, ...]
-
-
-def choose_counted(runs: Sequence[_Run], status: Callable[[_Run], object]) -> Sequence[_Run]:
-    """Return the runs whose numbers count: those that finished.
-
-    A failed repeat would pull the mean of the others. Where none has finished all count, since each
-    is all that there is.
-    """
-    return [run for run in runs if status(run) == "finished"] or runs
+    warnings: tuple[str, ...] = ()
 
 
 def compute_spread(values: Sequence[float]) -> Spread:
@@ -135,14 +125,14 @@ class Grouping:
         """InputError for an ignored key that no run has."""
         self._selection = selection
         self._members: dict[tuple[Cell, ...], list[int]] = {}
-        asked = [_GROUP if column.name == BY_CONFIG else column for column in by]
+        asked = [SETTING if column.name == BY_CONFIG else column for column in by]
         facts = [COLUMNS[name] for name in ("id", "tag", "status")]
         self._ids, self._tags, self._statuses, *lists = selection.values([*facts, *asked])
         if ignored:
             configs = self._shorten_configs(ignored)
             lists = [
                 [config or own for config, own in zip(configs, values, strict=True)]
-                if column is _GROUP
+                if column is SETTING
                 else values
                 for column, values in zip(asked, lists, strict=True)
             ]
@@ -181,24 +171,30 @@ class Grouping:
         """Return some of the groups in their order."""
         keys = self._keys[offset:][:limit]
         within = [place for key in keys for place in self._members[key]]
-        cells_of = [
-            (column, dict(zip(within, values, strict=True)))
-            for column, values in zip(
-                columns, self._selection.at(within).values(columns), strict=True
-            )
-        ]
+        lists = self._selection.at(within).values([SETTING, SEED, *columns])
+        settings, seeds, *cells_of = (dict(zip(within, values, strict=True)) for values in lists)
         found = []
         for key in keys:
             members = self._members[key]
             counted = self._choose(key)
-            cells = tuple(_merge(column, cells, members, counted) for column, cells in cells_of)
+            pairs = zip(columns, cells_of, strict=True)
+            cells = tuple(_merge(column, values, members, counted) for column, values in pairs)
+            told = describe_members(
+                [settings[place] for place in members],
+                [seeds[place] for place in members],
+                [self._statuses[place] for place in members],
+            )
             ids = tuple(self._ids[place] for place in members)
             finished = sum(self._statuses[place] == "finished" for place in members)
-            found.append(
-                RunGroup(
-                    tuple(map(from_cell, key)), self._tags[members[0]] or "", ids, finished, cells
-                )
+            group = RunGroup(
+                tuple(map(from_cell, key)),
+                self._tags[members[0]] or "",
+                ids,
+                finished,
+                cells,
+                tuple(told),
             )
+            found.append(group)
         return found
 
     def _choose(self, key: tuple[Cell, ...]) -> Sequence[int]:

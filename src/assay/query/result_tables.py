@@ -15,7 +15,8 @@ from assay.core.text_table import csv_text
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
 from assay.query.columns import show_value
-from assay.query.groups import Spread, choose_counted, compute_spread, is_number
+from assay.query.groups import Spread, compute_spread, is_number
+from assay.query.observations import choose_counted
 from assay.query.significance import describe_p, welch
 from assay.store.tables import Link, ResultTable, TableColumn
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.core.formatting import name_some
 from assay.core.terminal import cell_count, elide, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.formats.json_codec import dumps
@@ -252,6 +253,14 @@ class GroupTable:
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 
+    def find_doubts(self) -> list[str]:
+        """Return what to know before the means are believed, each with the groups of which."""
+        found: dict[str, list[str]] = {}
+        for group in self.groups:
+            for each in group.warnings:
+                found.setdefault(each, []).append(group.tag or group.ids[0])
+        return [f"{name_some(names, 3, 'group')}: {each}" for each, names in found.items()]
+
     def to_json(self) -> str:
         """A list of objects, one a line."""
         lines = ",\n".join(dumps(self._plain(group)) for group in self.groups)
@@ -291,6 +300,7 @@ class GroupTable:
             "config": key,
             "runs": list(reversed(group.ids)),
             "finished": group.finished,
+            **({"warnings": list(group.warnings)} if group.warnings else {}),
             **dict(zip(self.names, map(plain_value, group.cells), strict=True)),
         }
 

@@ -22,7 +22,8 @@ from assay.query.catalog import Asked, Catalog
 from assay.query.columns import COLUMNS, Column, show_value
 from assay.query.drawing import DrawnCurve, keep_extremes
 from assay.query.find import select_runs
-from assay.query.groups import BY_CONFIG, Spread, choose_counted, compute_spread, count_values
+from assay.query.groups import BY_CONFIG, Spread, compute_spread, count_values
+from assay.query.observations import choose_counted
 from assay.query.run import RunView
 from assay.query.significance import confidence_interval
 from assay.store.blobs import FileBlobs

@@ -19,7 +19,8 @@ from assay.query.catalog import Catalog, Selection
 from assay.query.columns import COLUMNS, Column
 from assay.query.compare import compare_code
 from assay.query.find import label_groups, select_group
-from assay.query.groups import choose_counted, compute_spread
+from assay.query.groups import compute_spread
+from assay.query.observations import read_observations
 from assay.query.run import RunView
 from assay.query.significance import (
     LEVEL,
@@ -66,6 +67,7 @@ class RunSample:
     left_out: Mapping[str, str]
     seeds: Mapping[str, tuple[Any, ...]]
     fold_keys: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +138,8 @@ def compare_samples(
     groups = [_read_sample(stats, column, *each) for each in asked]
     first, *others = groups
     alpha = ALPHA / len(others)
-    found = [_compare(stats, first, each, test, detect, alpha) for each in others]
+    tested = [each for each in others if min(first.n, each.n) > 1]
+    found = [_compare(stats, first, each, test, detect, alpha) for each in tested]
     corrected = correct_by_holm([each.p for each in found])
     differences = (replace(each, p_holm=p) for each, p in zip(found, corrected, strict=True))
     return SampleComparison(
@@ -165,22 +168,16 @@ def _refuse_overlap(expressions: Sequence[str], selections: Sequence[Selection])
 def _read_sample(
     stats: ModuleType, column: Column, selection: Selection, where: str, label: str
 ) -> RunSample:
-    """Return a sample of two runs or more; InputError for fewer."""
-    ids, statuses, cells = selection.values([COLUMNS["id"], COLUMNS["status"], column])
-    counted = choose_counted(range(len(ids)), lambda place: statuses[place])
-    runs = {ids[place]: float(cells[place]) for place in counted if _is_finite(cells[place])}
-    if len(runs) < 2:
+    """Return a sample; InputError for fewer than two runs."""
+    found = read_observations(selection, column)
+    runs = found.values
+    if len(runs) + len(found.repeats) < 2:
+        ids, cells = selection.values([COLUMNS["id"], column])
         if text := next((cell for cell in cells if isinstance(cell, str)), ""):
             raise InputError(f"`{column.name}` is no number: {text}.", fix="name a metric")
         having = f"`{label}` has {count(len(runs), 'run')} with {column.name} that counts"
         raise InputError(f"{having}; a test needs 2.", fix="assay run CONFIG --seeds 5")
-    left_out = {}
-    for place, run_id in enumerate(ids):
-        if place not in counted:
-            left_out[run_id] = statuses[place]
-        elif run_id not in runs:
-            value = cells[place]
-            left_out[run_id] = f"no {column.name}" if value is None else f"{column.name} {value}"
+    ids = selection.ids()
     configs = dict(zip(ids, selection.configs()[0], strict=True))
     keys = {key for config in configs.values() for key in config}
     folds = tuple(sorted(key for key in keys if key.rpartition(".")[2] == _FOLD))
@@ -191,24 +188,22 @@ def _read_sample(
         where=where,
         n=len(values),
         mean=spread.mean,
-        std=spread.std or 0.0,
+        std=math.nan if spread.std is None else spread.std,
         median=statistics.median(values),
         iqm=float(stats.trim_mean(values, 0.25)),
         interval=_bootstrap(stats, values),
         runs=runs,
-        left_out=left_out,
+        left_out=found.left_out,
         seeds={run: tuple(map(configs[run].get, ("seed", *folds))) for run in runs},
         fold_keys=folds,
+        warnings=found.warnings,
     )
 
 
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
-
-
 def _bootstrap(stats: ModuleType, values: Sequence[float]) -> Interval:
-    """Return the BCa interval of the mean of two values or more, the same one each time."""
+    """Return the BCa interval of the mean, the same one each time; of one value nan."""
+    if len(values) < 2:
+        return math.nan, math.nan
     if len(set(values)) == 1:  # all resamples are the same
         return values[0], values[0]
     found = stats.bootstrap(
@@ -342,10 +337,12 @@ def _find_doubts(
             for name, value in facts.items():
                 if name.rpartition(".")[2] != _FOLD:
                     data.setdefault(name, set()).add(str(value))
+        yield from (f"{sample.label}: {each}" for each in sample.warnings)
+        if sample.n < 2:
+            yield f"{sample.label}: one observation, with which nothing is tested"
         seeds = [seed for seed in sample.seeds.values() if seed[0] is not None]
         if twice := next((seed for seed in seeds if seeds.count(seed) > 1), None):
-            same = f"several runs have the seed {twice[0]}"
-            yield f"{sample.label}: {same}, and count as if they had seeds of their own"
+            yield f"{sample.label}: runs of other configs have the seed {twice[0]}, and count each"
         mixed = {
             "data": sorted(name for name, values in data.items() if len(values) > 1),
             "code": [file.path for file in compare_code(views)[0]],
