@@ -14,10 +14,11 @@ from types import ModuleType
 
 import pytest
 
-from assay.build.isolation import is_user_module, lies_under, roots_of, user_code
+from assay.build.isolation import is_user_module, roots_of, user_code
 from assay.build.signatures import check_signatures
 from assay.build.targets import find_target, resolve
 from assay.config.tree import Table, from_plain
+from assay.core.code_places import lies_under
 from assay.core.diagnostics import Origin
 from assay.core.errors import InputError
 

@@ -307,7 +307,7 @@ def test_where_there_is_no_terminal_there_is_no_colour_and_80_columns(assay: Ass
 
 
 def test_a_key_that_vanishes_in_kwargs_is_a_note_and_strictly_an_error(assay: Assay) -> None:
-    text = '[model]\ntype = "model.Open"\nwidht = 3\n'
+    text = 'partial = true\n[model]\ntype = "model.Open"\nwidht = 3\n'
 
     (note,) = told(assay, text, code=0)
     (error,) = told(assay, text, "--strict")
@@ -317,11 +317,11 @@ def test_a_key_that_vanishes_in_kwargs_is_a_note_and_strictly_an_error(assay: As
         "note",
         "did you mean `width`?",
     )
-    assert (error["kind"], error["severity"], error["line"]) == ("unchecked", "error", 3)
+    assert (error["kind"], error["severity"], error["line"]) == ("unchecked", "error", 4)
 
 
 def test_a_type_that_cannot_be_resolved_is_told_strictly_and_refuses_nothing(assay: Assay) -> None:
-    text = '[model]\ntype = "model.make"\nghost = 3\n'
+    text = 'partial = true\n[model]\ntype = "model.make"\nghost = 3\n'
 
     assert told(assay, text, code=0) == []
     (note,) = told(assay, text, "--strict", code=0)
@@ -358,25 +358,22 @@ def trainable(*left_out: str, above: str = "") -> str:
         (trainable(), ""),
         (trainable("optimizer") + '[backward]\ntype = "assay.engine.OptimizerStep"\n', ""),
         (trainable("optimizer", above='runner = "test"\nload_weights = "a.safetensors"\n'), ""),
-        # Parts alone, which nobody means to train.
-        (trainable("process", "optimizer", "train"), ""),
+        (trainable("process", "optimizer", "train"), "[process], [optimizer], [train]"),
+        (trainable("process", "optimizer", "train", above="partial = true\n"), ""),
     ],
 )
-def test_a_config_to_train_that_lacks_a_section_for_it_has_a_note(
+def test_a_config_that_lacks_a_section_is_refused_unless_it_is_a_part(
     assay: Assay, text: str, names: str
 ) -> None:
     Path("a.toml").write_text(text)
 
     said = assay("check", "a.toml", "--json", "--shape")
 
-    message = f"`assay run` needs {names}, which this config does not have"
-    notes = [
-        (each["severity"], each["message"])
-        for each in json.loads(said.out)
-        if each["kind"] == "missing-section"
-    ]
-    assert notes == ([("note", message)] if names else [])
-    assert said.code == 0
+    s = "s" if "," in names else ""
+    message = f"the config has no section{s} {names}, which a run needs"
+    found = [(each["severity"], each["message"]) for each in json.loads(said.out)]
+    assert found == ([("error", message)] if names else [])
+    assert said.code == (2 if names else 0)
 
 
 @pytest.mark.parametrize("name", ["model", "process", "optimizer", "data"])
@@ -386,8 +383,8 @@ def test_a_section_that_is_none_is_one_that_is_not_there(assay: Assay, name: str
     checked = assay("check", "a.toml", f"{name}=null", "--shape")
     trained = assay("run", "a.toml", f"{name}=null")
 
-    assert f"`assay run` needs [{name}], which" in checked.out
-    assert f"The config has no section [{name}], which a run needs." in trained.err
+    assert f"the config has no section [{name}], which a run needs" in checked.out
+    assert f"the config has no section [{name}], which a run needs" in trained.err
 
 
 def test_a_split_that_is_none_has_no_source(assay: Assay) -> None:
@@ -400,6 +397,7 @@ def test_a_split_that_is_none_has_no_source(assay: Assay) -> None:
 
 
 CONFIG = """\
+partial = true
 [model]
 type = "torch.nn.Linear"
 args = [1, 1]
@@ -424,12 +422,12 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
     defaults = {
         each["key"]: (each["value"], each["of"], each["line"]) for each in taken["defaults"]
     }
-    assert defaults["optimizer.eps"] == ("1e-08", "torch.optim.AdamW", 8)
-    assert defaults["process.criterion.reduction"] == ('"mean"', "torch.nn.MSELoss", 6)
-    assert defaults["model.bias"] == ("true", "torch.nn.Linear", 2)
-    assert defaults["optimizer.betas"] == ("[0.9, 0.999]", "torch.optim.AdamW", 8)
-    assert defaults["process.criterion.reduce"] == ("none", "torch.nn.MSELoss", 6)
-    assert defaults["train.accumulate"] == ("1", "[train]", 10)
+    assert defaults["optimizer.eps"] == ("1e-08", "torch.optim.AdamW", 9)
+    assert defaults["process.criterion.reduction"] == ('"mean"', "torch.nn.MSELoss", 7)
+    assert defaults["model.bias"] == ("true", "torch.nn.Linear", 3)
+    assert defaults["optimizer.betas"] == ("[0.9, 0.999]", "torch.optim.AdamW", 9)
+    assert defaults["process.criterion.reduce"] == ("none", "torch.nn.MSELoss", 7)
+    assert defaults["train.accumulate"] == ("1", "[train]", 11)
     assert "runner" not in defaults
     assert defaults["checkpoint.every"] == ('"1 epoch"', "[checkpoint]", 0)
     assert not {"optimizer.lr", "model.in_features", "optimizer.params", "train.epochs"} & set(
@@ -440,10 +438,10 @@ def test_every_default_and_everything_injected_is_listed(assay: Assay) -> None:
         "process.model": "the role `model`",
         "process.backward": "the type `OptimizerStepBase`",
     }
-    assert kinds(taken["problems"]) == ["missing-section"]  # there is no data
+    assert taken["problems"] == []
     for key in [*defaults, "optimizer.params"]:
         assert f"  {key} " in said.out
-    assert "torch.optim.AdamW  a.toml:8" in said.out
+    assert "torch.optim.AdamW  a.toml:9" in said.out
 
 
 def test_a_check_of_all_variants_looks_at_each_of_them(assay: Assay) -> None:
@@ -507,18 +505,19 @@ def test_defaults_need_the_signatures(assay: Assay) -> None:
 
 
 def test_the_type_of_a_parameter_decides_what_was_typed(assay: Assay) -> None:
-    text = '[model]\ntype = "model.make"\n'
+    text = 'partial = true\n[model]\ntype = "model.make"\n'
 
     assert told(assay, text, "model.name=123", "model.scales=0.5,1", code=0) == []
     assert [each["kind"] for each in told(assay, text, "model.name=[1]", "model.scales=0.5,x")] == [
-        "wrong-type"
+        "wrong-type",
+        "wrong-type",
     ]
-    assert [each["line"] for each in told(assay, text + "name = 123\n")] == [3]
+    assert [each["line"] for each in told(assay, text + "name = 123\n")] == [4]
 
 
 def test_any_parameter_of_a_target_may_be_overridden_and_no_other(assay: Assay) -> None:
     changes = "optimizer.weight_decay=0.1", "process.criterion.reduction=sum"
-    assert kinds(told(assay, CONFIG, *changes, code=0)) == ["missing-section"]  # there is no data
+    assert kinds(told(assay, CONFIG, *changes, code=0)) == []
     (problem,) = told(assay, CONFIG, "optimizer.weight_deacy=0.1")
     assert (problem["source"], problem["column"], problem["fix"]) == (
         "<cli>",

@@ -256,10 +256,10 @@ def test_an_interrupt_ends_with_130(
 
 
 def test_a_fault_shows_the_part_that_helps_and_where_to_take_it(
-    acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch
+    acting: Callable[[Act], None], assay: Assay, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    elsewhere = (str(ROOT), *code_places._ELSEWHERE)  # these lines are not of a user
-    monkeypatch.setattr(code_places, "_ELSEWHERE", elsewhere)
+    monkeypatch.setattr(code_places, "_places", {})
+    monkeypatch.chdir(tmp_path)  # these lines are not of a user
 
     def odd(n: int) -> None:
         even(n - 1)

@@ -27,7 +27,6 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         asked.append(config)
         return Rehearsal(**fields)
 
-    monkeypatch.setattr(module, "check", lambda configs: None)
     monkeypatch.setattr(module, "rehearse_apart", rehearse)
     return {"fields": fields, "asked": asked}
 

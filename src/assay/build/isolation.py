@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
-import sysconfig
 import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,19 +16,8 @@ from typing import Any
 from assay.build import adapters, parameters
 from assay.build.registry import Names, registry
 from assay.config.user_modules import UserModules
+from assay.core.code_places import add_user_code, lies_under
 from assay.core.errors import InputError
-
-_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-_LIBRARIES = tuple(
-    {
-        os.path.realpath(folder)
-        for folder in sysconfig.get_paths().values()
-        if folder and os.path.isdir(folder)
-    }
-    - {os.path.realpath(sys.prefix), os.path.realpath(sys.base_prefix)}
-    | {str(Path(__file__).resolve().parents[1])}
-)
-"""Folders of installed code, which stays loaded even inside a user's folder (a `.venv`)."""
 
 # Imported a second time, these would break the process: their C parts can be loaded once only.
 _NEVER_AGAIN = frozenset({"__main__", "assay", "numpy", "torch"})
@@ -43,20 +30,6 @@ def roots_of(user_dirs: Sequence[Path]) -> tuple[str, ...]:
         return opening.roots
     given = [os.path.abspath(folder) for folder in user_dirs]
     return tuple(dict.fromkeys([*map(os.path.realpath, given), *given]))
-
-
-def lies_under(file: str, roots: Sequence[str]) -> bool:
-    """Return True for a source file below `roots` that belongs to no installed package there."""
-    # Most files lie below no root: this asks of all roots in one call.
-    return file.startswith(tuple(roots)) and any(
-        file.startswith(_folder(root))
-        and not _INSTALLED.search(file, len(root.rstrip(os.sep)))
-        and not any(
-            _folder(lib).startswith(_folder(root)) and file.startswith(_folder(lib))
-            for lib in _LIBRARIES
-        )
-        for root in roots
-    )
 
 
 def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
@@ -150,6 +123,7 @@ def _open(user_dirs: Sequence[Path]) -> _Opening:
             if name.partition(".")[0] in wanted.names or _is_removable(name, module, wanted.roots):
                 wanted.hidden[name] = sys.modules.pop(name)
         sys.path[:0] = wanted.folders
+        add_user_code(wanted.roots)
         wanted.registered = registry.open(lambda file: lies_under(file, wanted.roots))
         importlib.invalidate_caches()  # files written a moment ago are seen
         _openings.append(wanted)
@@ -181,7 +155,3 @@ def _is_removable(name: str, module: ModuleType, roots: Sequence[str]) -> bool:
         return False
     file = vars(module).get("__file__")
     return not (isinstance(file, str) and file.endswith(tuple(EXTENSION_SUFFIXES)))
-
-
-def _folder(path: str) -> str:
-    return path.rstrip(os.sep) + os.sep

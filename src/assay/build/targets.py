@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 
 from assay.build.isolation import (
     is_user_module,
-    lies_under,
     results_until_closed,
     roots_of,
     user_code,
@@ -46,6 +45,7 @@ from assay.config.allow_list import (
 )
 from assay.config.older_systems.names import explain_unmapped, offer_import, older_name, system_of
 from assay.config.user_modules import UserModules
+from assay.core.code_places import add_user_code, lies_under
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean, suggestion
 
@@ -229,6 +229,7 @@ class _Search:
                     fix="give it another name",
                 )
             self._refuse(f"`{self.target}` is in `{top}`, which is not this project's code", top)
+        add_user_code(spec.submodule_search_locations or filter(None, [spec.origin]))
         if any(name.startswith("_") for name in names):
             raise TargetError(
                 "target-not-allowed", f"`{self.target}` is private to `{top}`", fix=WRAP

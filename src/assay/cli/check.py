@@ -26,7 +26,7 @@ from assay.formats.json_codec import to_plain
 if TYPE_CHECKING:
     from assay.build import Examined
     from assay.cli.variations import Variation
-    from assay.compose import Examiner
+    from assay.compose import Examiner, Launch
     from assay.compose.rehearsal import RehearsalRequest
     from assay.config import Config
     from assay.config.tree import Table
@@ -100,16 +100,25 @@ def command(
         "--layout": layout,
         "--memory": memory,
         "--bandwidth": bandwidth,
-        "--device": device,
         "--batch": batch,
     }
+    from assay.compose.launch import Launch
+
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
     asked = request_of(memory, device, batch, bandwidth) if rehearse else None
     if shape:
         _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
     given_more = [*arguments, *layout_overrides(layout)]
     config = read_config("check", given_more, user_dir=user_dir, trust=trust)
-    found = _check(config, variant, shape=shape, strict=strict, listed=listed, quiet=as_json)
+    # The device of a rehearsal need not be here.
+    found = _check(
+        config,
+        variant,
+        shape=shape,
+        strict=strict,
+        quiet=as_json,
+        launch=Launch(device=None if rehearse else device),
+    )
     report = _Report(found)
     if defaults and found.examined:
         report.taken = _plain_defaults(found.config, found.examined)
@@ -177,7 +186,7 @@ def _print_text(report: _Report, name: str) -> None:
         echo("\n".join(lines))
     elif not report.bad:
         named = found.examiner.canonical(found.config) if found.has_signatures else None
-        _show_fine(name, named)
+        _show_fine(name, named, is_part=found.is_part)
     _show_audits(report.audits)
     if report.rehearsal is not None:
         echo("\n".join(["", *lines_of(report.rehearsal, color=color)]))
@@ -224,6 +233,7 @@ class _Checked:
     """Findings of both stages about the configs of one file.
 
     `config` is the base, or the first that `variant` names; `written` is the file with both.
+    `is_part`: the config says that others read it, and no run is made of it.
     """
 
     config: Config
@@ -233,6 +243,7 @@ class _Checked:
     examiner: Examiner
     examined: Examined | None
     has_signatures: bool
+    is_part: bool
 
     @property
     def bad(self) -> bool:
@@ -245,14 +256,15 @@ def _check(
     *,
     shape: bool,
     strict: bool,
-    listed: bool,
     quiet: bool,
+    launch: Launch,
 ) -> _Checked:
     """Check every config of a file, or one variant alone ("all": each of them).
 
     The problems of each stage are printed at once unless `quiet`.
     """
-    from assay.compose import Examiner, missing_sections, problems_of_shape
+    from assay.compose import Examiner, problems_of_runs, problems_of_shape
+    from assay.compose.checks import section_problems
     from assay.config import expand
     from assay.config.expansion import problems_of_sections, unique_problems, variations
 
@@ -277,9 +289,15 @@ def _check(
     if not shape and not any(problem.kind == "too-many" for problem in problems):
         tell(_not_told(problems, examiner.problems(configs)))
         examined = examiner.examine(config)
-    if not listed and not any(problem.severity == "error" for problem in problems):
+    is_part = False
+    if not any(problem.severity == "error" for problem in problems):
         # Not beside errors: a section that seems to be missing may be one whose name is wrong.
-        tell(unique_problems(configs, missing_sections))
+        if shape:
+            found = unique_problems(configs, section_problems)
+        else:
+            found = problems_of_runs(configs, launch, examiner=examiner)
+        is_part = any(problem.kind == "partial" for problem in found)
+        tell([problem for problem in found if problem.kind != "partial"])
     return _Checked(
         config=config,
         written=written,
@@ -288,6 +306,7 @@ def _check(
         examiner=examiner,
         examined=examined,
         has_signatures=not shape,
+        is_part=is_part,
     )
 
 
@@ -340,11 +359,12 @@ def _show(problems: list[Problem], *, after: bool = False) -> None:
         echo(f"\n{text}" if after else text)
 
 
-def _show_fine(file: str, named: Table | None) -> None:
+def _show_fine(file: str, named: Table | None, *, is_part: bool) -> None:
     from assay.config import config_hash
 
     hashed = f"  {config_hash(named)[:16]}" if named is not None else ""
-    echo(f"{paint('fine', 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
+    fine = "fine as a part" if is_part else "fine"
+    echo(f"{paint(fine, 'green bold', on=use_color(sys.stdout))}  {file}{hashed}")
 
 
 def _plain_defaults(config: Config, found: Examined) -> dict[str, list[dict[str, Any]]]:

@@ -56,7 +56,10 @@ def rehearsal_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="data=25GB,disk=2GB",
                 help="Bytes a second along an axis of the layout, and to the disk: times are told.",
             ),
-            click.option("--device", help="Rehearse for cpu, cuda, ...; it need not be here."),
+            click.option(
+                "--device",
+                help="The device of the run, which has to be here; of a rehearsal it need not.",
+            ),
             click.option(
                 "--batch",
                 metavar="SHAPES",

@@ -160,8 +160,6 @@ def command(
     configs = [config for same_file in made for config in same_file]
     _refuse_test_options(edit_test, resumed, then_test=then_test, runs=len(configs))
     launch = launch_of(**options)
-    if len(launch.devices()) > 1:
-        _check_devices(launch.devices())
     code = _rehearse(configs, launch) if rehearse else 0
     if code:
         return code
@@ -170,7 +168,7 @@ def command(
     if scheduler is not None:
         if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
             raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
-        _check_signatures(made)
+        _examine(configs, launch, is_here=scheduler == "local")
         return _submit(scheduler, configs, launch, then_test=then_test)
     pdb = options["pdb"]
     is_isolated = _should_isolate(configs, pdb=pdb) if isolate is None else isolate
@@ -281,14 +279,6 @@ def _start_watchers(configs: Sequence[Config]) -> None:
         start_watcher(project)
 
 
-def _check_devices(names: Sequence[str]) -> None:
-    """Check all devices first: the last must not turn out to be missing after a night."""
-    from assay.compose import check_device
-
-    for name in names:
-        check_device(name)
-
-
 def _refuse_run(name: str) -> None:
     """Raise InputError for a run in the place of a config."""
     if Path(name).exists() or "." in name:
@@ -331,8 +321,8 @@ def _series(
 ) -> int:
     from assay.compose import train_each
 
-    _check_signatures(made)
     configs = [config for same_file in made for config in same_file]
+    _examine(configs, launch)
     launch = replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
     head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
     results: Iterator[RunResult]
@@ -352,19 +342,11 @@ def _series(
     return code
 
 
-def _check_signatures(made: Sequence[Sequence[Config]]) -> None:
+def _examine(configs: Sequence[Config], launch: Launch, *, is_here: bool = True) -> None:
     """Stop at a mistake in any config: the last must not come to light after a night."""
-    from assay.compose import Examiner
-    from assay.config.expansion import unique_problems
+    from assay.compose import examine_runs
 
-    examiner = Examiner()
-    _refuse(
-        [
-            problem
-            for configs in made
-            for problem in unique_problems(configs, lambda c: examiner.examine(c).problems)
-        ]
-    )
+    examine_runs(configs, launch, is_here=is_here)
 
 
 def _train_series(

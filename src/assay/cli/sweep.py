@@ -243,10 +243,10 @@ def _examine(plan: SearchPlan) -> SearchPlan:
     """Return the plan with as many trials as it has points, once each of them passed the check."""
     from itertools import islice
 
+    from assay.compose import examine_runs
     from assay.config.standard_keys import metric_problems
     from assay.core.diagnostics import Origin
     from assay.jobs.study import ADAPTIVE
-    from assay.jobs.submit import refuse_mistakes
 
     config = plan.read_config()
     sweep = plan.sweep_of(config)
@@ -256,7 +256,7 @@ def _examine(plan: SearchPlan) -> SearchPlan:
         plan = replace(plan, trials=min(plan.trials, sweep.size()))
         points = islice(sweep.points(), plan.trials)
     configs = [plan.config_at(config, point) for point in points]
-    refuse_mistakes(configs)
+    examine_runs(configs, launch_of(device=plan.device))
     for metric in plan.metrics:
         _refuse(metric_problems(configs[0].root, metric.name, Origin(source="--metric")))
     return plan

@@ -4,7 +4,7 @@ A run, in the order in which it happens:
 
 1. `launch`      settings of the command line; the task for another OS process; the result
 2. `trust`       a config, read; one of a record only if it may run here
-3. `checks`      its shape, then its calls
+3. `checks`      its shape, then its calls; `examination`  all that a run refuses
 4. `run_many`    the points of a sweep, one after another
 5. `training`    a new run, or a further attempt of an old one, from `weights`
 6. `ranks`       the OS processes that share it, and who looks after them
@@ -21,8 +21,9 @@ A run, in the order in which it happens:
 from assay.compose.checks import Examiner as Examiner
 from assay.compose.checks import check_calls as check_calls
 from assay.compose.checks import ensure_sound as ensure_sound
-from assay.compose.checks import missing_sections as missing_sections
 from assay.compose.checks import problems_of_shape as problems_of_shape
+from assay.compose.examination import examine_runs as examine_runs
+from assay.compose.examination import problems_of_runs as problems_of_runs
 from assay.compose.exporting import ExportRequest as ExportRequest
 from assay.compose.exporting import ExportResult as ExportResult
 from assay.compose.exporting import export as export

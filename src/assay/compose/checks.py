@@ -26,6 +26,7 @@ from assay.config.resolver import (
     with_lengths,
     with_machine,
 )
+from assay.config.standard_keys import wrong_type
 from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, walk
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
@@ -39,8 +40,6 @@ _SIZES = (
     ("data", "train", "micro_batch_size"),
     ("train", "accumulate"),
 )
-MOST_MISSING = 2
-"""Sections that a config may lack and still look like one that is meant to be trained."""
 
 
 def problems_of_shape(config: Config) -> list[Problem]:
@@ -151,6 +150,11 @@ class Examiner:
         with user_code(configs[0].user_dirs):  # one import for all of them
             return unique_problems(configs, lambda each: self.examine(each).problems)
 
+    def settled(self, config: Config) -> Config:
+        """Return a config that has no errors with typed values."""
+        findings = self.examine(config)
+        return replace(config, root=findings.settle(self._found[id(config)][1].root))
+
     def canonical(self, config: Config) -> Table:
         """Return the tree of `config` to hash.
 
@@ -191,18 +195,18 @@ def check_and_settle(
 ) -> tuple[Config, Examined]:
     """Return the config with typed values, and the findings of the signature stage.
 
-    InputError if it lacks one of `sections`.
+    ConfigError if it lacks one of `sections`, too.
     """
     # A metric that decides is none of a test, which may well measure other things.
-    _refuse(each for each in problems_of_shape(config) if training or each.kind != "never-measured")
+    refuse(each for each in problems_of_shape(config) if training or each.kind != "never-measured")
     config = _fill_in_machine(config)
     findings = check_calls(config, training=training)
-    _refuse(findings.problems)
+    refuse(findings.problems)
     if splits := asks_lengths(config.root):
         config = replace(config, root=with_lengths(config.root, lengths_of(config, splits)))
-        _refuse(problems_of_shape(config))
+        refuse(problems_of_shape(config))
         findings = check_calls(config)
-        _refuse(findings.problems)
+        refuse(findings.problems)
     named = findings.canonical(config.root)
     taken = [*standard_defaults(named), *findings.defaults]
     config = replace(
@@ -211,11 +215,12 @@ def check_and_settle(
         named=named,
         filled=with_defaults(named, taken),
     )
-    _require(config, "model", "process", *sections)
+    refuse(_missing(config, "model", "process", *sections))
     return config, findings
 
 
-def _refuse(problems: Iterable[Problem]) -> None:
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise ConfigError with the errors among problems, if there is one."""
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         raise ConfigError(errors)
@@ -228,47 +233,59 @@ def sections_to_train(config: Config) -> tuple[str, ...]:
     return ("model", "process", *(() if has_own_backward else ("optimizer",)), "data", "train")
 
 
-def missing_sections(config: Config) -> list[Problem]:
-    """Return a note on what a config that is meant to be trained lacks for it.
-
-    It is no error: `assay test` needs less, and a config may be one of parts alone.
-    """
-    root = config.root
-    runner = root.items.get("runner")
-    is_other = isinstance(runner, Leaf) and runner.value not in (None, "train")
-    missing = [name for name in sections_to_train(config) if not is_given(root, name)]
-    if is_other or not missing or len(missing) > MOST_MISSING:
-        return []
-    names = ", ".join(f"[{name}]" for name in missing)
-    return [
-        Problem(
-            kind="missing-section",
-            message=f"`assay run` needs {names}, which this config does not have",
-            origin=Origin(source=root.origin.source),
-            severity="note",
-        )
-    ]
+SECTIONS_TO_TEST = ("model", "process", "data")
+"""Sections without which a config that is a test cannot be evaluated."""
+PARTIAL = "partial"
+"""Key of a config that is only read by others."""
 
 
-def _require(config: Config, *sections: str) -> None:
+def section_problems(config: Config) -> list[Problem]:
+    """Return what a config lacks for its runner, or that it says to be a part of others."""
+    partial = config.written.items.get(PARTIAL)
+    if partial is not None and not (isinstance(partial, Leaf) and isinstance(partial.value, bool)):
+        return [wrong_type(partial, (PARTIAL,), "true or false")]
+    if isinstance(partial, Leaf) and partial.value:
+        message = f"this config is a part, which others read: it says {PARTIAL} = true"
+        fix = "run a config that reads it, or leave the key out"
+        return [
+            Problem(kind="partial", message=message, origin=partial.origin, key=PARTIAL, fix=fix)
+        ]
+    wanted = sections_to_train(config) if is_trained(config) else SECTIONS_TO_TEST
+    return _missing(config, *wanted)
+
+
+def is_trained(config: Config) -> bool:
+    """Return False for a config that its `runner` only evaluates."""
+    runner = config.root.items.get("runner")
+    return not isinstance(runner, Leaf) or runner.value in (None, "train")
+
+
+def _missing(config: Config, *sections: str) -> list[Problem]:
+    """Return one problem with the sections that a config lacks, none where it has them all."""
     missing = [name for name in dict.fromkeys(sections) if not is_given(config.root, name)]
     if not missing:
-        return
+        return []
     names = ", ".join(f"[{name}]" for name in missing)
     what = f"sections {names}" if len(missing) > 1 else f"section {names}"
-    source = os.fspath(config.path or "the config")
+    source = os.fspath(config.path or "<config>")
     ready = [
         f"from assay.config.defaults.{HOMES[name]} import {name}"
         for name in missing
         if name in HOMES
     ]
-    fix = (
-        f"Write it, or start from a default: {'; '.join(ready)}"
-        if ready and source.endswith(".py")
-        else ""
-    )
-    fix = fix or "Write it; assay.config.defaults has one to start from." if ready else fix
-    raise InputError(f"The config has no {what}, which a run needs.", where=source, fix=fix)
+    fix = f"write {'them' if len(missing) > 1 else 'it'}"
+    if ready and source.endswith(".py"):
+        fix += f", or start from a default: {'; '.join(ready)}"
+    elif ready:
+        fix += "; assay.config.defaults has one to start from"
+    return [
+        Problem(
+            kind="missing-section",
+            message=f"the config has no {what}, which a run needs",
+            origin=Origin(source=source),
+            fix=f"{fix}; or write {PARTIAL} = true in a config that is only read by others",
+        )
+    ]
 
 
 def _fill_in_machine(config: Config) -> Config:

@@ -15,7 +15,7 @@ from assay.config.tree import KeyPath, Table, get_at
 from assay.core.errors import ArgumentError, ConfigError, InputError, did_you_mean
 from assay.core.ports import Bind
 from assay.core.schema import is_evaluated, parse_duration_s, parse_steps
-from assay.core.sections import TrainSection
+from assay.core.sections import StandardSections, TrainSection
 from assay.core.stop import Stop
 from assay.core.terminal import for_terminal
 
@@ -272,13 +272,18 @@ def _compile(model: Model, train: TrainSection, *, is_pipeline: bool = False) ->
     """Apply activation checkpointing and torch.compile as [train] says."""
     from assay.engine.model.compiling import compile_model, recompute
 
-    if is_pipeline and train.compile is True:
+    if is_pipeline:
+        _refuse_whole_compile(train)
+    recompute(model, train.activation_checkpoint)
+    compile_model(model, train.compile)
+
+
+def _refuse_whole_compile(train: TrainSection) -> None:
+    if train.compile is True:
         raise InputError(
             "[train] compile = true is for a whole model; a pipeline has parts of it.",
             fix='Write compile = "blocks", or patterns of names.',
         )
-    recompute(model, train.activation_checkpoint)
-    compile_model(model, train.compile)
 
 
 def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
@@ -287,7 +292,7 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     from assay.engine.optim.scaled_optimizer_step import ScaledOptimizerStep
 
     context, settings = scope.context, scope.sections.train
-    paths = _call_paths(scope, "optimizer")
+    paths = _call_paths(scope.root, "optimizer")
     optimizers = {name: _build_optimizer(scope, model, path) for name, path in paths.items()}
     if "" in optimizers:
         context.set("optimizer", optimizers[""])
@@ -311,6 +316,23 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
         schedule = schedules.get(name, schedules.get(""))
         parts[name] = kind(each, schedule=schedule, weights=_weights_of(weights, name), **how)
     return MultiOptimizerStep(parts, every=every)
+
+
+def check_part_names(root: Table, sections: StandardSections) -> None:
+    """Raise InputError for names in [backward] and [schedule] that belong to no optimizer.
+
+    So does [train] compile = true with a pipeline. All of it is known before anything is built.
+    """
+    optimizers = _call_paths(root, "optimizer")
+    node = root.items.get("backward")
+    if not isinstance(node, Table) or node.target is None:
+        _check_names(node, sections.backward.weights, sections.backward.every, optimizers)
+        if "" not in optimizers:
+            for name in optimizers:
+                _weights_of(sections.backward.weights, name)
+    _check_schedules(root, optimizers)
+    if (sections.parallel.pipeline or 1) > 1:
+        _refuse_whole_compile(sections.train)
 
 
 def _check_names(
@@ -401,9 +423,9 @@ def _key_place(node: Any, key: str) -> str:
     return str(node.key_origin(key)) if isinstance(node, Table) and key in node.items else ""
 
 
-def _call_paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
+def _call_paths(root: Table, section: str) -> dict[str, KeyPath]:
     """Return the paths of the calls of a section by name: one is named ""."""
-    node = scope.root.items.get(section)
+    node = root.items.get(section)
     if node is None:
         return {}
     if isinstance(node, Table) and "type" not in node.items:
@@ -411,20 +433,26 @@ def _call_paths(scope: RunScope, section: str) -> dict[str, KeyPath]:
     return {"": (section,)}
 
 
-def _build_schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str, Any]:
-    paths = _call_paths(scope, "schedule")
-    node = scope.root.items.get("schedule")
+def _check_schedules(root: Table, optimizers: Mapping[str, Any]) -> dict[str, KeyPath]:
+    """Return the paths of the schedules; InputError for one that belongs to no optimizer."""
+    paths = _call_paths(root, "schedule")
+    node = root.items.get("schedule")
     for name in paths:
         if name and name not in optimizers:
             fix = did_you_mean(name, optimizers) or f"there are: {', '.join(optimizers)}"
             raise InputError(
                 f"[schedule.{name}] belongs to no optimizer.", where=_key_place(node, name), fix=fix
             )
-    if "" in paths and "" not in optimizers and optimizers and _is_of_torch(scope, paths[""]):
+    if "" in paths and "" not in optimizers and optimizers and _is_of_torch(root, paths[""]):
         fix = f"Write {', '.join(f'[schedule.{name}]' for name in optimizers)}."
         raise InputError(
             "A scheduler of torch belongs to one optimizer, and there are several.", fix=fix
         )
+    return paths
+
+
+def _build_schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    paths = _check_schedules(scope.root, optimizers)
     schedules: dict[str, Any] = {}
     for name, path in paths.items():
         if name:
@@ -435,8 +463,8 @@ def _build_schedules(scope: RunScope, optimizers: Mapping[str, Any]) -> dict[str
     return schedules
 
 
-def _is_of_torch(scope: RunScope, path: KeyPath) -> bool:
-    target = getattr(get_at(scope.root, path), "target", None)
+def _is_of_torch(root: Table, path: KeyPath) -> bool:
+    target = getattr(get_at(root, path), "target", None)
     return str(target).startswith("torch.optim.lr_scheduler") or str(target).endswith(
         "TorchSchedule"
     )

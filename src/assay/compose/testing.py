@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.checks import check_and_settle
+from assay.compose.checks import check_and_settle, refuse
+from assay.compose.examination import run_problems
 from assay.compose.launch import Launch, RunResult
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import make_process
@@ -90,12 +91,9 @@ def test_with_own_weights(
     config: Config, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
 ) -> RunResult:
     """Evaluate a config with the weights of its `load_weights`; see `test`."""
-    config, _ = check_and_settle(config, "data", training=False)
+    config, _ = check_and_settle(config, training=False)
+    refuse(run_problems(config, launch))
     weights = initial_weights(config.root)
-    if weights.path is None:
-        address = config.path or "CONFIG"
-        fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
-        raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
     return test_config(config, with_step(weights), launch, splits=splits, infer=infer)
 
 

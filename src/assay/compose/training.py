@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assay.compose.callbacks import AnyRecorder, add_callbacks, tracing_handlers
-from assay.compose.checks import check_and_settle, ensure_sound, sections_to_train
+from assay.compose.checks import check_and_settle, ensure_sound, refuse, sections_to_train
+from assay.compose.examination import run_problems
 from assay.compose.launch import Launch, RunResult
 from assay.compose.prepared_run import PreparedRun, make_engine
 from assay.compose.ranks import is_spread, spread_config, spread_resume
@@ -63,6 +64,8 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     ends up in the result and in the record. `parent` is the run whose config this is.
     """
     config, findings = check_and_settle(config, *sections_to_train(config))
+    if not launch.ranks_folder:  # the process that launched the ranks has examined it
+        refuse(run_problems(config, launch))
     if (
         not launch.no_file
         and not launch.ranks_folder

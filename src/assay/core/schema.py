@@ -41,8 +41,9 @@ LAUNCH: Mapping[str, str] = {
 MAKERS: Mapping[str, str] = {
     "variants": "Named overrides: [variants.big] and under it keys of the file with other values.",
     "sweep": "Keys with a list of values each: one run for every point.",
+    "partial": "true in a config that is only read by others, and trains nothing itself.",
 }
-"""Sections that say which configs to make of a file. No single config has them."""
+"""Top-level keys about a file. No single config that is made of it has them."""
 
 
 def is_for_tests(split: str) -> bool:

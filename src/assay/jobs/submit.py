@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.compose.checks import Examiner, problems_of_shape
+from assay.compose.examination import examine_runs
 from assay.compose.launch import Launch
 from assay.compose.rehearsal import rehearse_apart
 from assay.compose.run_record import project_around
 from assay.config import seedless_hash
-from assay.config.expansion import unique_problems
 from assay.config.loading import Config
-from assay.core.errors import ConfigError, InputError
+from assay.core.errors import InputError
 from assay.core.formatting import size
 from assay.core.job import JobSpec
 from assay.formats.rehearsal import Rehearsal
@@ -41,12 +40,11 @@ def preflight(
     is_rehearsed: bool = True,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Forecast]:
-    """Check all configs, rehearse each, and return a forecast for each.
+    """Rehearse each config that passed the examination, and return a forecast for each.
 
-    Configs that differ in the seed alone share a rehearsal. ConfigError with every mistake;
+    Configs that differ in the seed alone share a rehearsal.
     InputError for a step that would fail, and for checkpoints that will not fit on the disk.
     """
-    refuse_mistakes(configs)
     if not is_rehearsed:
         return [Forecast() for _ in configs]
     reports: dict[str, Rehearsal] = {}
@@ -58,15 +56,6 @@ def preflight(
     forecasts = [_forecast(reports[seedless_hash(each.named or each.root)]) for each in configs]
     _refuse_full_disk(list(reports.values()), forecasts)
     return forecasts
-
-
-def refuse_mistakes(configs: Sequence[Config]) -> None:
-    """Raise ConfigError with every mistake of the configs, of shape and of signature."""
-    examiner = Examiner()
-    for find in (problems_of_shape, lambda each: examiner.examine(each).problems):
-        problems = unique_problems(configs, find)
-        if errors := [problem for problem in problems if problem.severity == "error"]:
-            raise ConfigError(errors)
 
 
 def _rehearse(config: Config, launch: Launch) -> Rehearsal:
@@ -126,6 +115,9 @@ def submit_configs(
     for job in placed.get("after", ()):
         journal.job(job)
     # A device that is not there is a mistake of now, too.
+    device = placed.get("device", "auto")
+    examined = replace(launch, device=None if device == "auto" else device)
+    examine_runs(configs, examined)
     wanted_devices(JobSpec(command=(), cwd="", **placed), this_machine().devices())
     forecasts = preflight(configs, launch, is_rehearsed=is_rehearsed, tell=tell)
     for project in {project_around(config.path) for config in configs}:

@@ -1,0 +1,164 @@
+"""Each refusal of a run, at each door that leads to one: the same words, the same exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from assay.jobs.backends import submission
+from assay.store.job_journal import JobJournal
+from assay.store.layout import Project
+
+from .conftest import Assay, Said
+
+CONFIG = """\
+[model]
+type = "torch.nn.Linear"
+in_features = 2
+out_features = 1
+
+[process]
+type = "assay.engine.Supervised"
+criterion = { type = "torch.nn.MSELoss" }
+
+[optimizer]
+type = "torch.optim.SGD"
+lr = 0.1
+
+[data.train]
+source = { type = "net.Rows" }
+batch_size = 4
+
+[train]
+epochs = 1
+"""
+CODE = """\
+import torch
+
+class Rows:
+    randomness = "none"
+    def __len__(self):
+        return 8
+    def __getitem__(self, i):
+        return torch.ones(2), torch.ones(1)
+
+class Step:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+"""
+SPACE = "\n[sweep]\nseed = [1, 2]\n"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Mistake of a config: what is put in the place of what, options, and the words about it."""
+
+    words: str
+    changes: Sequence[tuple[str, str]] = ()
+    more: str = ""
+    device: str = ""
+    is_elsewhere_too: bool = True
+
+
+def without(section: str) -> tuple[str, str]:
+    start = CONFIG.index(f"[{section}")
+    end = CONFIG.find("\n\n", start)
+    return CONFIG[start : end if end >= 0 else None], ""
+
+
+TWO = ("[optimizer]\n", "[optimizer.weight]\n")
+REFUSALS = {
+    "model": Refusal("the config has no section [model], which a run needs", [without("model")]),
+    "data": Refusal("the config has no section [data], which a run needs", [without("data")]),
+    "both": Refusal(
+        "the config has no sections [process], [train], which a run needs",
+        [without("process"), without("train")],
+    ),
+    "syntax": Refusal("`=` is missing", [("lr = 0.1", "lr")]),
+    "key": Refusal("unknown key `train.epoch`", [("epochs", "epoch")]),
+    "type": Refusal("`lr` of `torch.optim.SGD` must be a number", [("lr = 0.1", 'lr = "x"')]),
+    "argument": Refusal(
+        "`torch.nn.Linear` takes no argument `widht`", [("out_f", "widht = 1\nout_f")]
+    ),
+    "target": Refusal("net.py has no `Row`", [("net.Rows", "net.Row")]),
+    "device kind": Refusal("there is no device 'cdua'", device="cdua"),
+    "device": Refusal("there is no device 'cuda:99'", device="cuda:99", is_elsewhere_too=False),
+    "schedule": Refusal(
+        "[schedule.other] belongs to no optimizer",
+        more='[schedule.other]\ntype = "assay.engine.Constant"\n',
+    ),
+    "every": Refusal(
+        "[backward] every is for several optimizers", more="[backward]\nevery = { gen = 2 }\n"
+    ),
+    "weights of losses": Refusal(
+        "[backward.weights] bias is no optimizer", [TWO], "[backward.weights.bias]\nloss = 1.0\n"
+    ),
+    "one weight": Refusal(
+        "[backward.weights] weight is a number", [TWO], "[backward.weights]\nweight = 1.0\n"
+    ),
+    "batch": Refusal(
+        "a batch of 4 cannot be split evenly on 3 ranks", more="[parallel]\ndata = 3\n"
+    ),
+    "compile": Refusal(
+        "[train] compile = true is for a whole model",
+        [("epochs = 1", "epochs = 1\ncompile = true")],
+        "[parallel]\npipeline = 2\n",
+    ),
+    "weights": Refusal("there is no file `no.pt`", more="[load_weights]\npath = 'no.pt'\n"),
+    "source": Refusal("`data.valid` has no `source`", more="[data.valid]\nbatch_size = 4\n"),
+    "test": Refusal("a config has no weights to test", [("[model]", 'runner = "test"\n[model]')]),
+    "part": Refusal("this config is a part", [("[model]", "partial = true\n[model]")]),
+    "half a part": Refusal(
+        "`partial` must be true or false, not 2", [("[model]", "partial = 2\n[model]")]
+    ),
+}
+
+Door = Callable[[Assay, Sequence[str]], Said]
+DOORS: dict[str, Door] = {
+    "check": lambda assay, given: assay("check", "a.toml", *given),
+    "check --variant all": lambda assay, given: assay("check", "a.toml", "--variant=all", *given),
+    "run": lambda assay, given: assay("run", "a.toml", "--no-sweep", *given),
+    "run of several": lambda assay, given: assay("run", "a.toml", *given),
+    "sweep": lambda assay, given: assay("sweep", "a.toml", "--metric=train/loss", *given),
+    "queue add": lambda assay, given: assay("queue", "add", "a.toml", "--no-rehearse", *given),
+    **{
+        f"run --on {name}": lambda assay, given, name=name: assay(  # type: ignore[misc]
+            "run", "a.toml", "--on", name, *given
+        )
+        for name in ("local", "slurm", "ray", "k8s")
+    },
+}
+ELSEWHERE = ("slurm", "ray", "k8s")
+
+
+@pytest.mark.parametrize("name", DOORS)
+@pytest.mark.parametrize("mistake", REFUSALS)
+def test_each_door_refuses_what_a_run_refuses(
+    assay: Assay, project: Project, monkeypatch: pytest.MonkeyPatch, mistake: str, name: str
+) -> None:
+    refusal = REFUSALS[mistake]
+    if name.endswith(ELSEWHERE) and not refusal.is_elsewhere_too:
+        pytest.skip("nobody here knows the devices of another machine")
+    text = CONFIG
+    for old, new in refusal.changes:
+        assert old in text
+        text = text.replace(old, new)
+    Path("net.py").write_text(CODE)
+    Path("a.toml").write_text(f"{text}\n{refusal.more}{SPACE}\n[variants.big]\nseed = 7\n")
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(submission, "open_backend", lambda *_: pytest.fail("it was let through"))
+
+    said = DOORS[name](assay, ["--device", refusal.device] if refusal.device else [])
+
+    if mistake == "part" and name.startswith("check"):
+        assert said.code == 0 and said.out.startswith("fine as a part  a.toml")
+        return
+    assert said.code == 2, said
+    assert re.search(f"^error: {re.escape(refusal.words)}", said.out + said.err, re.MULTILINE)
+    assert not list(project.runs_dir.glob("*/run.json"))
+    with JobJournal() as journal:
+        assert not journal.counts()
