@@ -117,15 +117,15 @@ engine/optim/clip.py: _dense_gradients
 engine/optim/criterion.py: CriterionCall.__init__ _Binder._ambiguity_error
     _Binder._source_asked_for blame_dtype
     _Binder._missing_error _Binder._unused_error
+engine/optim/denominators.py: unknown_denominator weigh_model_loss
 engine/optim/gradients.py: Gradients._add_named Gradients.begin _two_kinds
 engine/optim/groups.py: Groups.__init__ Groups.check _read*4 _refuse_unfit _texts
 engine/optim/losses.py: check_loss check_loss_names*2 sum_losses
 engine/optim/multi_optimizer_step.py: MultiOptimizerStep.__call__*4 MultiOptimizerStep.__init__*3
     _as_part _refuse_shared
 engine/optim/optimizer_step.py: OptimizerStep._check_reach*2
-engine/optim/reductions.py: _unknown
 engine/optim/schedules.py: LearningRate._in_epochs LearningRate.walk Noam.__init__
-    TorchSchedule.__init__ TorchSchedule._advance TorchSchedule.check_length
+    TorchSchedule.__init__ TorchSchedule._step TorchSchedule.check_length
     WarmupMultiStep.__init__ WarmupPoly.__init__ WarmupStep.__init__ _Warmup.__init__*4
     _Warmup._need_total _Warmup.check_length _applicable*2 _refuse_non_finite
 engine/rehearse/fake.py: Fakes.__init__

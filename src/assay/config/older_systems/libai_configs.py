@@ -361,7 +361,9 @@ def _move_evaluation(made: _Translation, tests: list[str]) -> None:
     if enabled is False:
         tops = []
     metrics = {f"Acc@{k}": {"type": "assay.engine.Accuracy", "top": k} for k in tops}
-    made.put("process", {"type": "assay.engine.OwnLoss", "metrics": metrics})
+    # LiBai takes the mean of its micro-batches and ranks, whatever a model divides its loss by.
+    process = {"type": "assay.engine.OwnLoss", "reduction": "mean", "metrics": metrics}
+    made.put("process", process)
     if evaluator is not None:
         pipe = from_plain({"type": f"{_OF_LIBAI}.EvaluatorPipe"}, evaluator.origin)
         assert isinstance(pipe, Table)

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from assay.core.errors import InputError
 from assay.core.formatting import name_some
-from assay.engine.data.batches import size_of
 from assay.engine.data.instance import Part, describe_parts, has_parts, part_names, part_of
 from assay.engine.loop.state import State
 from assay.engine.metrics.means import LoggedMeans
@@ -29,10 +28,16 @@ from assay.engine.optim.criterion import (
     criterion_call,
     misfit,
 )
+from assay.engine.optim.denominators import (
+    Reduction,
+    display_name,
+    report_loss,
+    unknown_denominator,
+    weigh_loss,
+)
 from assay.engine.optim.losses import Losses, detach_loss
 from assay.engine.optim.optimizer_step import OptimizerStep
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
-from assay.engine.optim.reductions import Reduction, Reductions, display_name
 
 Model = nn.Module
 
@@ -183,10 +188,10 @@ class Supervised(Process):
     the named fields of the model's output. Without a criterion (None) it can be evaluated, and the
     output has no loss. Inference takes inputs, with or without a target.
 
-    What a mean of torch was divided by is found out (see `Reductions`), so that micro-batches,
+    What a criterion of torch divides its mean by is known by its class, so that micro-batches,
     ranks and batches of an evaluation count as much as in one large batch; a sum stays a sum.
-    `reduction` says what a criterion gives of which that cannot be told: the "mean" over the
-    samples of a batch, or a "sum".
+    Any other returns the pair (sum, weight), or `reduction` says what it gives: the "mean" over the
+    samples of a batch, or a "sum". An attribute `reduction` of the criterion says the same.
     """
 
     def __init__(
@@ -244,15 +249,17 @@ class Supervised(Process):
                     fix="Give Supervised a criterion.",
                 )
             return None, self._output(pred, target)  # type: ignore[return-value]
+        loss, args, named = self._loss(pred, target, batch)
+        output = self._output(pred, target)
         if is_training and not self.backward.needs_weights:
-            loss = self._loss(pred, target, batch)
-            return loss, {**self._output(pred, target), "loss": detach_loss(loss)}
-        with Reductions(size_of(batch)) as watch:
-            mean = self._loss(pred, target, batch)
-        loss = watch.weigh(mean, self.criterion, self.reduction)
-        if watch.is_unsure:
+            return loss, {**output, "loss": detach_loss(loss)}
+        weighted = weigh_loss(loss, self.criterion, args, named, self.reduction)
+        if weighted is None:
+            if is_training:
+                raise unknown_denominator(self.criterion)
             self._note_unweighed(self.criterion)
-        return loss, {**self._output(pred, target), **watch.report(mean, loss)}
+            weighted = loss
+        return weighted, {**output, **report_loss(loss, weighted)}
 
     def inference_step(self, batch: Any) -> Any:
         if self._input is not None:
@@ -299,14 +306,22 @@ class Supervised(Process):
             return ()
         return (target,) if self._has_one_target else target
 
-    def _loss(self, pred: Any, target: Any, batch: Any) -> Any:
-        """Return the loss of the criterion; CriterionError or InputError where it does not fit."""
+    def _loss(
+        self, pred: Any, target: Any, batch: Any
+    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+        """Return the loss of the criterion, and the arguments that it was called with.
+
+        CriterionError or InputError where they do not fit.
+        """
         targets = self._targets(target)
         call = self._call
         if call is not None and call.criterion is not self.criterion:  # replaced meanwhile
             call = self._call = self._new_call()
         try:
-            found = self.criterion(pred, *targets) if call is None else call(pred, targets, batch)
+            args, named = (
+                ([pred, *targets], {}) if call is None else call.bind(pred, targets, batch)
+            )
+            found = self.criterion(*args, **named)
         except Exception as error:
             if len(targets) != 1 or not isinstance(pred, Tensor):
                 raise
@@ -315,7 +330,8 @@ class Supervised(Process):
                 raise
             raise blamed from error
         # AdaptiveLogSoftmaxWithLoss returns a named tuple.
-        return found if isinstance(found, Tensor) else getattr(found, "loss", found)
+        loss = found if isinstance(found, Tensor) else getattr(found, "loss", found)
+        return loss, args, named
 
     def _no_tensor(self, pred: object) -> InputError:
         if pred is None:

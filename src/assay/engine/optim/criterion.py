@@ -23,7 +23,6 @@ from assay.engine.data.instance import Part, part_names, part_of
 from assay.engine.data.shapes import shape_of
 from assay.engine.numerics.structures import tensors_in
 from assay.engine.optim.out_of_memory import is_out_of_memory
-from assay.engine.optim.reductions import Reductions
 
 PRED, TARGET = "pred", "target"
 PREDICTION_NAMES = (
@@ -108,14 +107,17 @@ class CriterionCall:
                 )
         self._bindings: dict[_Given, _Binding] = {}
 
-    def __call__(self, pred: Any, targets: Sequence[Any], batch: Any) -> Any:
+    def bind(
+        self, pred: Any, targets: Sequence[Any], batch: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of the criterion, by position and by name."""
         given = _Given(part_names(pred), part_names(batch), len(targets))
         found = self._bindings.get(given)
         if found is None:
             found = self._bindings[given] = _Binder(self, given).bind()
         args = [source.value(pred, targets, batch) for source in found.by_position]
         named = {name: source.value(pred, targets, batch) for name, source in found.by_name}
-        return self.criterion(*args, **named)
+        return args, named
 
 
 def criterion_call(
@@ -333,8 +335,6 @@ _DTYPES = {
     "Half": torch.float16,
 }
 _SHOWN = 5
-_WATCH = Reductions.__module__
-"""It notes what torch computes, so it is between a criterion and torch."""
 
 
 class CriterionError(InputError):
@@ -352,7 +352,7 @@ def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> Crite
     calculates with, have errors of their own.
     """
     frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)][1:]
-    is_of_torch = all(name.partition(".")[0] == "torch" or name == _WATCH for name in frames)
+    is_of_torch = all(name.partition(".")[0] == "torch" for name in frames)
     if not is_of_torch or is_out_of_memory(error) or type(pred).__name__ == "FakeTensor":
         return None
     name = type(criterion).__name__

@@ -42,9 +42,12 @@ def batches(size: int = 8) -> list[dict[str, Tensor]]:
     ]
 
 
-def trained(model: nn.Module, data: Any = None, **given: Any) -> tuple[Engine, MemoryRecorder]:
+def trained(
+    model: nn.Module, data: Any = None, *, reduction: Any = None, **given: Any
+) -> tuple[Engine, MemoryRecorder]:
     recorder = MemoryRecorder()
-    process = OwnLoss(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    process = OwnLoss(model, optimizer, reduction=reduction)
     engine = Engine(
         process, batches() if data is None else data, epochs=2, recorder=recorder, **given
     )
@@ -346,20 +349,12 @@ def test_two_numbers_in_a_tuple_are_one_too_many() -> None:
     assert '{"loss": loss' in caught.value.fix
 
 
-class Several(TupleGPT):
-    """Two losses with denominators of their own."""
-
-    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
-        logits, loss = super().forward(idx, targets)
-        return {"word_loss": loss, "size_loss": logits.square().mean()}
-
-
-@pytest.mark.parametrize("model", [TupleGPT, Logits, Several])
-def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_evaluation(
+@pytest.mark.parametrize("model", [TupleGPT, Logits])
+def test_labels_that_are_ignored_count_for_nothing_in_micro_batches_and_in_evaluation(
     model: Any,
 ) -> None:
-    whole, expected = trained(model().double(), characters(16))
-    parts, found = trained(model().double(), characters(4), accumulate=4)
+    whole, expected = trained(model().double(), characters(16), reduction="labels")
+    parts, found = trained(model().double(), characters(4), accumulate=4, reduction="labels")
     one, _ = evaluate(whole.process, characters(16), split="valid")
     uneven, _ = evaluate(whole.process, characters(5), split="valid")
 
@@ -370,8 +365,37 @@ def test_targets_that_are_ignored_count_for_nothing_in_micro_batches_and_in_eval
     for name in {point for point, *_ in expected.points} - {"train/lr"}:
         values = [[value for _, value in each.curve(name)] for each in (found, expected)]
         assert values[0] == pytest.approx(values[1], rel=1e-10), name
-    if model is not Several:  # whose sum has no one denominator
-        assert uneven == pytest.approx(one, rel=1e-10)
+    assert uneven == pytest.approx(one, rel=1e-10)
+
+
+class Summed(TupleGPT):
+    """Says itself what divides its loss."""
+
+    def forward(self, idx: Tensor, targets: Tensor | None = None) -> Any:
+        logits, loss = super().forward(idx, targets)
+        return {"loss": (loss * (targets >= 0).sum(), (targets >= 0).sum()), "logits": logits}
+
+
+def test_a_model_may_return_a_sum_with_its_weight() -> None:
+    whole, _ = trained(Summed().double(), characters(16))
+    parts, _ = trained(Summed().double(), characters(4), accumulate=4)
+
+    for name, weight in weights_of(whole.process.model).items():
+        torch.testing.assert_close(
+            weights_of(parts.process.model)[name], weight, rtol=1e-10, atol=1e-12
+        )
+
+
+def test_a_loss_that_says_no_denominator_is_refused_where_a_step_has_several_micro_batches() -> (
+    None
+):
+    trained(TupleGPT(), characters(4))
+
+    with pytest.raises(InputError, match="what TupleGPT divides its loss by is unknown") as caught:
+        trained(TupleGPT(), characters(4), accumulate=4)
+
+    assert 'reduction = "labels"' in caught.value.fix
+    trained(TupleGPT(), characters(4), accumulate=4, reduction="mean")
 
 
 START = {"num_heads": 2, "decoder_start_token_id": 0}

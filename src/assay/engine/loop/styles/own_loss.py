@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,14 +15,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from assay.core.errors import InputError
-from assay.engine.data.batches import size_of
 from assay.engine.data.instance import Instance
 from assay.engine.loop.process import Process
 from assay.engine.metrics.metric import Metric
-from assay.engine.optim.losses import Losses, detach_loss
+from assay.engine.optim.denominators import (
+    ModelReduction,
+    report_loss,
+    unknown_denominator,
+    weigh_model_loss,
+)
+from assay.engine.optim.losses import Losses, WeightedLoss, detach_loss
 from assay.engine.optim.multi_optimizer_step import as_optimizer_step
 from assay.engine.optim.optimizer_step_base import OptimizerStepBase
-from assay.engine.optim.reductions import Reduction, Reductions
 
 PREDICTIONS = ("pred", "prediction_scores", "logits")
 TARGETS = ("target", "targets", "labels", "label")
@@ -40,8 +43,11 @@ class OwnLoss(Process):
 
     Metrics find the model's `prediction_scores` or `logits` as `pred`, and the batch's `labels` as
     `target`; `pred` and `target` say other names. A batch that is a tuple goes to the model by
-    position, the fields of an `Instance` by name. `reduction`, where a step has several
-    micro-batches: see `Supervised`.
+    position, the fields of an `Instance` by name.
+
+    Where a step has several micro-batches or ranks, the loss of a model of transformers is one over
+    the labels that are not ignored; `reduction` says what another model's is over: the "labels"
+    that are no negative numbers, the samples ("mean"), or nothing ("sum").
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class OwnLoss(Process):
         metrics: Mapping[str, Metric] | None = None,
         pred: str | None = None,
         target: str | None = None,
-        reduction: Reduction | None = None,
+        reduction: ModelReduction | None = None,
     ) -> None:
         self.model = model
         self.metrics = dict(metrics or {})
@@ -73,12 +79,8 @@ class OwnLoss(Process):
         if not by_position and names not in self._fits:
             self._check(names)
         is_training = torch.is_grad_enabled()
-        watch = (
-            None if is_training and not self.backward.needs_weights else Reductions(size_of(batch))
-        )
-        with watch or nullcontext():
-            returned = self.model(*by_position, **fields)
-            items, losses, total = self._split(returned)
+        returned = self.model(*by_position, **fields)
+        items, losses, total = self._split(returned)
         if total is None and is_training:
             raise InputError(
                 f"{type(self.model).__name__} gave no loss in training: it returned"
@@ -86,12 +88,13 @@ class OwnLoss(Process):
                 fix='Return {"loss": ...} from forward when self.training; several keys with'
                 " `loss` are added up.",
             )
-        loss = total if watch is None else self._weigh(watch, losses, total)
+        adds_up = total is not None and (not is_training or self.backward.needs_weights)
+        loss = self._weigh(total, by_position, fields) if adds_up else total
         for name, value in losses.items():
-            self.log(name, value, None if watch is None else watch.weight(value))
+            self.log(name, value, loss.weight if isinstance(loss, WeightedLoss) else None)
         output = {name: detach_loss(value) for name, value in items.items() if value is not None}
         if total is not None:
-            output |= {"loss": detach_loss(total)} if watch is None else watch.report(total, loss)
+            output |= report_loss(total, loss)
         for name, among, given in (("pred", self._pred, output), ("target", self._target, fields)):
             found = next((each for each in among if each in given), None)
             if name not in output and found is not None:
@@ -124,7 +127,9 @@ class OwnLoss(Process):
             name: value for name, value in items.items() if "loss" in name and value is not None
         }
         own = getattr(returned, "loss", None) if type(returned) is not dict else None
-        total = own if own is not None else sum(losses.values()) if losses else None
+        total = own
+        if own is None and losses:
+            total = sum(losses.values()) if len(losses) > 1 else next(iter(losses.values()))
         logged = {
             name: each
             for name, each in losses.items()
@@ -133,15 +138,20 @@ class OwnLoss(Process):
         logged.pop("loss", None)
         return items, logged, total
 
-    def _weigh(self, watch: Reductions, losses: Mapping[str, Tensor], total: Any) -> Any:
-        """Return the loss that an engine adds up: several by name if denominators differ."""
-        are_apart = len(losses) > 1 and torch.is_grad_enabled() and not watch.knows(total)
-        if are_apart and self.reduction is None and all(map(watch.knows, losses.values())):
-            return watch.weigh(losses, self.model)
-        loss = watch.weigh(total, self.model, self.reduction)
-        if watch.is_unsure:
+    def _weigh(self, total: Any, by_position: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+        """Return the loss that an engine adds up; InputError where its weight is unknown."""
+        given = {**self._takes.bind_partial(*by_position).arguments, **fields}
+        labels = next((given[name] for name in self._target if name in given), None)
+        loss = weigh_model_loss(total, self.model, labels, self.reduction)
+        if loss is None and torch.is_grad_enabled():
+            raise unknown_denominator(
+                self.model,
+                words='"labels" (over labels that are no negative numbers), "mean" (over the'
+                ' samples) or "sum"',
+            )
+        if loss is None:
             self._note_unweighed(self.model)
-        return loss
+        return total if loss is None else loss
 
     def _check(self, names: Sequence[str]) -> None:
         """Raise InputError, with both signatures, if a batch does not fit the model."""
