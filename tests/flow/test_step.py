@@ -115,6 +115,32 @@ def two_optimizers(toy: Path) -> None:
     (toy / "own.py").write_text(OWN)
 
 
+WITHOUT = {
+    "an attribute": "    backward = None\n    def __init__(self, model): self.model = model\n",
+    "an argument": (
+        "    def __init__(self, model, backward=None):\n"
+        "        self.model, self.backward = model, backward\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_process_that_takes_no_backward_is_one_error_of_check_and_run(
+    assay, toy: Path, name: str
+) -> None:
+    body = "    def forward_step(self, batch): ...\n"
+    code = f"from assay.engine import Process\nclass Mine(Process):\n{WITHOUT[name]}{body}"
+    (toy / "mine.py").write_text(code)
+    before, _, after = (toy / "toy.toml").read_text().partition("[process]")
+    rest = after[after.index("\n[") :]
+    (toy / "toy.toml").write_text(f'{before}[process]\ntype = "mine.Mine"\n{rest}')
+
+    for command in ("check", "run"):
+        told = assay(command, "toy.toml")
+        assert told.returncode == 2
+        assert "Mine takes no `backward`" in told.stdout + told.stderr
+
+
 @pytest.mark.row("A12")
 def test_a_period_of_backward_is_so_many_micro_steps_of_one_step(assay, toy: Path) -> None:
     ran = assay(

@@ -6,6 +6,7 @@ Only the second imports torch.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,7 +95,37 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
     yield from check_criteria(root, **where)
     yield from check_criterion_args(root, **where)
     yield from check_graph(root, plan_context(root, **where), **where)
+    yield from _processes_without_step(root, where)
     yield from _impossible_numbers(root)
+
+
+def _processes_without_step(root: Table, where: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a [process] whose `backward` is None, and which takes none from the context.
+
+    An argument with a default gets what there is by its annotation.
+    """
+    from assay.build.targets import find_target
+    from assay.engine import Process
+
+    node = root.items.get("process")
+    target = node.target if isinstance(node, Table) else None
+    if target is None or not isinstance(node, Table) or "backward" in node.items:
+        return
+    kind = find_target(target, **where)
+    if not (isinstance(kind, type) and issubclass(kind, Process)):
+        return
+    parameters = inspect.signature(kind).parameters
+    steps = [parameters[name] for name in ("backward", "optimizer") if name in parameters]
+    takes = any(each.default is each.empty or each.annotation is not each.empty for each in steps)
+    is_none = getattr(kind, "backward", ...) is None or "backward" in parameters
+    if is_none and not takes:
+        yield Problem(
+            kind="missing-argument",
+            message=f"{kind.__name__} takes no `backward`: it stays None, and nothing is trained",
+            origin=node.origin,
+            fix="take it in the constructor, `def __init__(self, model, backward: OptimizerStep)`,"
+            " and set self.backward",
+        )
 
 
 def _impossible_numbers(root: Table) -> Iterator[Problem]:

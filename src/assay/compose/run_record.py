@@ -182,7 +182,8 @@ def _outside_values(config: Config, secrets: Secrets) -> dict[str, Any]:
 
 
 def is_fused(engine: Engine) -> bool:
-    optimizers = engine.process.backward.optimizers.values()
+    backward = getattr(engine.process, "backward", None)
+    optimizers = [] if backward is None else backward.optimizers.values()
     return any(
         group.get("fused") is True for optimizer in optimizers for group in optimizer.param_groups
     )

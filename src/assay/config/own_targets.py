@@ -13,8 +13,8 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
     module: tuple(names.split())
     for module, names in {
         "assay.engine": """
-            Accuracy Adapted Balanced BatchDigest ByHand ByLength Collect Confusion Constant Cycle
-            DistTensorData EMA EarlyStop Evaluate F1 Groups Instance Loader Mean
+            AUROC Accuracy Adapted Balanced BatchDigest ByHand ByLength Collect Confusion Constant
+            Cycle DistTensorData EMA EarlyStop Evaluate F1 Groups Instance Loader Mean
             Memory ModelWrapper MultiOptimizerStep Noam Norms OptimizerStep
             OwnLoss Perplexity Pipelines Precision Probe Profile Ramp Recall ResetOptimizer
             SaveOutputs ScaledOptimizerStep SetRequiresGrad SetValue StepFunction Subset Supervised

@@ -46,6 +46,7 @@ from assay.engine.loop.styles.hand import ByHand
 from assay.engine.loop.styles.own_loss import OwnLoss
 from assay.engine.loop.task import Task
 from assay.engine.metrics import (
+    AUROC,
     F1,
     Accuracy,
     Adapted,
@@ -78,6 +79,7 @@ from assay.engine.optim.schedules import (
 )
 
 __all__ = [
+    "AUROC",
     "EMA",
     "F1",
     "Accuracy",

@@ -228,8 +228,6 @@ def test_accuracy_says_what_it_needs_from_a_process(output: Any) -> None:
     [
         (torch.zeros(4, 3), torch.zeros(5, dtype=torch.long)),
         (torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.long)),
-        (torch.zeros(4, 3), torch.zeros(4, 3)),  # targets as probabilities
-        (torch.zeros(4), torch.zeros(4)),  # one score a sample
         (torch.zeros(3), torch.zeros((), dtype=torch.long)),
         (torch.zeros(2, 3, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.long)),
         (torch.zeros(4, dtype=torch.long), torch.zeros(3, dtype=torch.long)),

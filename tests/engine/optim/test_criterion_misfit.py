@@ -131,3 +131,24 @@ def test_an_error_in_the_users_own_criterion_stays_as_it_is() -> None:
 
     with pytest.raises(IndexError, match="Target 3 is out of bounds"):
         trained(nn.Linear(5, 3), Own(), torch.randn(4, 5), OUTSIDE)
+
+
+@pytest.mark.parametrize("criterion", [nn.MSELoss(), nn.SmoothL1Loss(), nn.functional.l1_loss])
+@pytest.mark.parametrize("shapes", [((4, 1), (4,)), ((4,), (4, 1)), ((4, 1, 3), (4, 3))])
+def test_a_criterion_that_would_compare_each_with_each_is_refused_before_the_first_step(
+    criterion: nn.Module, shapes: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    class Model(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input).expand(4, 3).contiguous()[:, : size // 4].reshape(shape)
+
+    shape, other = shapes
+    size = torch.Size(shape).numel()
+    model = Model(5, 1)
+    before = model.weight.detach().clone()
+
+    with pytest.raises(CriterionError, match="would compare each of") as caught:
+        trained(model, criterion, torch.randn(4, 5), torch.randn(other))
+
+    assert f"target.reshape({list(shape)})" in caught.value.fix
+    assert torch.equal(model.weight, before)

@@ -27,6 +27,7 @@ from assay.engine.optim.criterion import (
     CriterionCall,
     criterion_call,
     misfit,
+    refuse_crossed,
 )
 from assay.engine.optim.denominators import (
     Reduction,
@@ -317,6 +318,8 @@ class Supervised(Process):
         call = self._call
         if call is not None and call.criterion is not self.criterion:  # replaced meanwhile
             call = self._call = self._new_call()
+        if len(targets) == 1 and isinstance(pred, Tensor):
+            refuse_crossed(self.criterion, pred, targets[0])
         try:
             args, named = (
                 ([pred, *targets], {}) if call is None else call.bind(pred, targets, batch)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from assay.core.errors import InputError, did_you_mean
+from assay.engine.metrics.labels import LabelCounts
 from assay.engine.metrics.metric import Matrix, take_parts
 
 Average = Literal["macro", "micro", "weighted", "none"]
@@ -24,16 +25,26 @@ class Accuracy:
     target's shape, and `output["target"]` of shape (batch, ...). A target of `ignore_index` is not
     counted; one that is no class, as what the criterion alone ignores, is an InputError of `value`.
     A NaN among the scores of a sample makes the value NaN, as it does a mean loss.
+
+    With a `threshold`, of one score for each target (one logit a sample, or several labels): the
+    share of targets, 0 or 1, that are right; 0 is the threshold of logits, 0.5 of probabilities.
     """
 
-    def __init__(self, *, top: int = 1, ignore_index: int = -100) -> None:
+    def __init__(
+        self, *, top: int = 1, ignore_index: int = -100, threshold: float | None = None
+    ) -> None:
         if top < 1:
             raise InputError(f"Accuracy(top={top}): it must be at least 1.")
         self.top = top
         self.ignore_index = ignore_index
+        self.labels = (
+            None if threshold is None else LabelCounts(threshold, ignore_index=ignore_index)
+        )
         self.reset()
 
     def reset(self) -> None:
+        if self.labels is not None:
+            self.labels.reset()
         self.right: Tensor | int = 0
         self.count: Tensor | int = 0
         self.outside: Tensor | int = 0
@@ -41,6 +52,9 @@ class Accuracy:
         self._classes: int | None = None
 
     def update(self, output: Any) -> None:
+        if self.labels is not None:
+            self.labels.update(output, by="Accuracy")
+            return
         pred, target = take_parts(output, "pred", "target", by="Accuracy")
         classes = _classes_of(pred, target, by="Accuracy", top=self.top)
         target = _as_indices(target)
@@ -60,6 +74,8 @@ class Accuracy:
         self.outside = self.outside + (is_outside & kept).sum()
 
     def merge(self, other: Accuracy) -> None:
+        if self.labels is not None and other.labels is not None:
+            self.labels.merge(other.labels)
         self.right = self.right + other.right
         self.count = self.count + other.count
         self.outside = self.outside + other.outside
@@ -67,6 +83,8 @@ class Accuracy:
         self._classes = self._classes or other._classes
 
     def value(self) -> float:
+        if self.labels is not None:
+            return self.labels.accuracy()
         if outside := int(self.outside):
             raise _outside(f"{outside} targets", self._classes, self.ignore_index)
         count = int(self.count)
@@ -185,6 +203,9 @@ class Score(ABC):
     counts them all together, "weighted" weighs each by its targets, "none" gives each by its name
     (nan where it did not occur). Classes in `without` are left out of the average; to confuse one
     of them with another is still an error of that.
+
+    With a `threshold`, of one score for each target, as `Accuracy`: the score of the label that is
+    true, over several labels as over classes.
     """
 
     wrong: ClassVar[tuple[float, float]]
@@ -197,37 +218,55 @@ class Score(ABC):
         average: Average = "macro",
         without: Sequence[int | str] = (),
         ignore_index: int = -100,
+        threshold: float | None = None,
     ) -> None:
         if average not in AVERAGES:
             raise InputError(
                 f"average is {average!r}; it is one of {', '.join(AVERAGES)}.",
                 fix=did_you_mean(str(average), AVERAGES),
             )
-        self.confusion = Confusion(classes, ignore_index=ignore_index)
+        has_labels = threshold is not None
+        names = classes if isinstance(classes, Sequence) and len(classes) > 1 else None
+        self.confusion = Confusion(names if has_labels else classes, ignore_index=ignore_index)
+        self.labels = (
+            None if threshold is None else LabelCounts(threshold, ignore_index=ignore_index)
+        )
         self.average = average
         self.without = [self.confusion.index(name) for name in without]
 
     def reset(self) -> None:
-        self.confusion.reset()
+        self._of.reset()
 
     def update(self, output: Any) -> None:
-        self.confusion.update(output, by=type(self).__name__)
+        self._of.update(output, by=type(self).__name__)
 
     def merge(self, other: Score) -> None:
+        if self.labels is not None and other.labels is not None:
+            self.labels.merge(other.labels)
         self.confusion.merge(other.confusion)
 
-    def value(self) -> float | Mapping[str, float]:
+    @property
+    def _of(self) -> Confusion | LabelCounts:
+        return self.confusion if self.labels is None else self.labels
+
+    def _read(self) -> tuple[Tensor, Tensor, Tensor, bool]:
+        """Return right, true and predicted ones of each class, and if there is an unscored one."""
+        if self.labels is not None:
+            counts = self.labels.read()
+            right, support, predicted = counts[:3].double()
+            return right, support, predicted, bool(counts[6].any())
         matrix = self.confusion.matrix().double()
-        right = matrix.diagonal()
-        support = matrix.sum(1)
-        predicted = matrix.sum(0)
+        return matrix.diagonal(), matrix.sum(1), matrix.sum(0), self.confusion.has_unscored()
+
+    def value(self) -> float | Mapping[str, float]:
+        right, support, predicted, has_unscored = self._read()
         taken_wrongly, missed = self.wrong
         whole = right + taken_wrongly * (predicted - right) + missed * (support - right)
         occurred = (predicted + support) > 0
-        counted = torch.ones(len(matrix), dtype=torch.bool)
+        counted = torch.ones(len(right), dtype=torch.bool)
         counted[self.without] = False
         scores = torch.where(whole > 0, right / whole.clamp(min=0.5), 0.0)
-        if self.confusion.has_unscored():
+        if has_unscored:
             scores, right = scores * math.nan, right * math.nan
         if self.average == "none":
             scores = torch.where(occurred, scores, torch.nan)
@@ -283,6 +322,12 @@ def _outside(what: str, classes: int | None, ignore_index: int) -> InputError:
     )
 
 
+_ONE_SCORE = (
+    "With one score for each target, say from where on it is true: {by}(threshold=0.0) for logits,"
+    " 0.5 for probabilities."
+)
+
+
 def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int | None:
     """Return the number of classes if `pred` holds scores; None for class indices.
 
@@ -295,15 +340,17 @@ def _classes_of(pred: Tensor, target: Tensor, *, by: str, top: int = 1) -> int |
             name = f"{by}(top={top})" if by == "Accuracy" else by
             raise InputError(
                 f"{name} needs at least {max(top, 2)} classes; pred has {shape[1]}.",
-                fix="With one score a sample, give its class instead: (score > 0).long() of the"
-                " target's shape.",
+                fix=_ONE_SCORE.format(by=by),
             )
         return shape[1]
     if top > 1 or shape != target.shape or pred.is_floating_point():
+        is_one_score = pred.is_floating_point() and shape == target.shape and by != "Confusion"
         raise InputError(
             f"{by} cannot compare pred {tuple(shape)} {pred.dtype} with target"
             f" {tuple(target.shape)}.",
-            fix="Give pred as (batch, classes, ...) scores or as class indices, target as"
+            fix=_ONE_SCORE.format(by=by)
+            if is_one_score
+            else "Give pred as (batch, classes, ...) scores or as class indices, target as"
             " (batch, ...) indices.",
         )
     return None

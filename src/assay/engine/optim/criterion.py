@@ -15,6 +15,7 @@ from traceback import walk_tb
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from assay.core.errors import InputError, choose, nearest
@@ -324,6 +325,15 @@ def _describe_source(source: _Source) -> str:
 _BY_CLASS = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
 """Criteria whose targets are numbers of classes; the prediction has the classes in dim 1."""
 _BY_PROBABILITY = (nn.BCELoss, nn.BCEWithLogitsLoss)
+_BY_ENTRY = (
+    *(nn.L1Loss, nn.MSELoss, nn.SmoothL1Loss, nn.HuberLoss),
+    *(nn.PoissonNLLLoss, nn.SoftMarginLoss, nn.HingeEmbeddingLoss),
+)
+_BY_ENTRY_FUNCTIONS = (
+    *(F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss),
+    *(F.poisson_nll_loss, F.soft_margin_loss, F.hinge_embedding_loss),
+)
+"""Criteria that compare entry by entry, and broadcast."""
 _DTYPE = re.compile(
     r"Found dtype (\w+) but expected (\w+)|must have the same dtype, but got (\w+) and (\w+)"
 )
@@ -365,6 +375,24 @@ def misfit(error: Exception, criterion: Any, pred: Tensor, target: Any) -> Crite
     return CriterionError(
         f"{name} cannot be computed: {said.rstrip('.')}.", where=where, fix=fix, rows=rows
     )
+
+
+def refuse_crossed(criterion: Any, pred: Any, target: Any) -> None:
+    """Raise CriterionError if each prediction would be compared with each target.
+
+    Torch broadcasts (N, 1) and (N) to (N, N), and trains without a word but a warning.
+    """
+    if not isinstance(target, Tensor) or pred.shape == target.shape or target.numel() < 2:
+        return
+    is_one_each = pred.dim() != target.dim() and pred.squeeze().shape == target.squeeze().shape
+    if is_one_each and (isinstance(criterion, _BY_ENTRY) or criterion in _BY_ENTRY_FUNCTIONS):
+        name = type(criterion).__name__ if isinstance(criterion, nn.Module) else criterion.__name__
+        fix, _ = _mistake(criterion, pred.detach(), target.detach())
+        raise CriterionError(
+            f"{name} would compare each of {pred.numel()} predictions with each target.",
+            where=f"{name}(pred {shape_of(pred)}, target {shape_of(target)})",
+            fix=fix,
+        )
 
 
 def blame_dtype(batch: Any, error: BaseException) -> None:
