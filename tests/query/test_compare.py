@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from assay.formats import run_file
@@ -15,7 +14,6 @@ from assay.formats.verdict import Verdict
 from assay.query.catalog import Catalog
 from assay.query.compare import CurveDivergence, compare, first_parting
 from assay.query.diff import diff
-from assay.query.importance import importances
 from assay.query.run import RunView
 from assay.query.significance import welch
 from assay.record.edits import append
@@ -153,35 +151,3 @@ def test_welch_tells_nothing_of_a_single_run_and_everything_of_equal_bits() -> N
     assert same is not None and same.p == 0.0
     equal = welch([1.0, 1.0], [1.0, 1.0])
     assert equal is not None and equal.p == 1.0
-
-
-def test_a_key_that_tells_nothing_about_runs_that_were_not_seen_has_no_importance() -> None:
-    rng = np.random.default_rng(0)
-    signal, luck = rng.random(60).tolist(), rng.random(60).tolist()
-    name = [f"run-{i}" for i in range(60)]
-
-    found = importances({"signal": signal, "luck": luck, "name": name}, signal)
-    noise = importances({"name": name}, luck)
-
-    shares = {each.key: each.forest or 0.0 for each in found.keys}
-    assert shares["signal"] > 0.5 and max(shares["luck"], shares["name"]) < 0.02
-    assert (noise.explained, noise.keys[0].forest) == (0.0, 0.0)
-
-
-def test_the_key_that_a_metric_depends_on_is_the_most_important() -> None:
-    count = 60
-    lr = [i % 10 for i in range(count)]
-    luck = [(i * 7919) % 13 for i in range(count)]
-    names = ["adam" if i % 2 else "sgd" for i in range(count)]
-    metric = [0.1 * each for each in lr]
-
-    found = importances({"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric)
-
-    assert found.keys[0].key == "lr"
-    assert found.keys[0].correlation == pytest.approx(1.0)
-    assert found.keys[0].forest is not None and found.explained is not None
-    assert found.keys[0].forest > 0.8 > found.explained - 0.2
-    assert "same" not in [each.key for each in found.keys]
-    assert found == importances(
-        {"lr": lr, "luck": luck, "optimizer": names, "same": [1] * count}, metric
-    )

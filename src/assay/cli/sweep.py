@@ -328,7 +328,7 @@ def _importance(search: Search) -> dict[str, float]:
     }
     scores = [values[0] if (values := each.values()) else None for each in search.trials.values()]
     found = importances(columns, scores)
-    return {each.key: each.forest for each in found.keys if each.forest is not None}
+    return {each.key: each.eta_squared for each in found.keys if each.eta_squared is not None}
 
 
 def _front(search: Search) -> list[dict[str, Any]]:

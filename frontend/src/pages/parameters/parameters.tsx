@@ -179,8 +179,9 @@ function Importance({ facts, shown, onShow }: ImportanceProps) {
           <thead>
             <tr>
               <th>key</th>
-              <th title="Share of the variance of the metric that a random forest explains by this key">forest</th>
+              <th title="Share of the variance of the metric between the values of this key alone, adjusted for their number">η²</th>
               <th title="Spearman's rank correlation with the metric, from -1 to 1">correlation</th>
+              <th title="Runs that have the key and the metric">n</th>
               <th>values</th>
             </tr>
           </thead>
@@ -193,11 +194,12 @@ function Importance({ facts, shown, onShow }: ImportanceProps) {
                   </button>
                 </th>
                 <td>
-                  <Bar share={line.forest} />
+                  <Bar share={line.eta_squared} />
                 </td>
                 <td>
                   <Bar share={line.correlation} isSigned />
                 </td>
+                <td>{line.n}</td>
                 <td>{line.values}</td>
               </tr>
             ))}
@@ -206,7 +208,7 @@ function Importance({ facts, shown, onShow }: ImportanceProps) {
       </div>
       <p className={styles.hint}>
         Of {count(facts.runs)} runs.{" "}
-        {facts.explained === null ? "A forest needs more of them." : `All keys together explain ${Math.round(Math.max(0, facts.explained) * 100)} % of the variance of runs that a tree has not seen.`}
+Each key is looked at alone: shares do not add up.{facts.left_out.length > 0 && ` ${count(facts.left_out.length)} keys that most of these runs lack are not ranked.`}
       </p>
     </section>
   );

@@ -241,7 +241,7 @@ def _metric(
 def importance(
     home: HomeOf, question: AskedOf, metric: Annotated[str, Depends(_metric)]
 ) -> Importances:
-    """Return the importance of each config key for a metric: rank correlation and random forest."""
+    """Return the importance of each config key for a metric: rank correlation and eta squared."""
     catalog = home.catalog
     keys = catalog.names().config
     if catalog.column(metric).field is None:
