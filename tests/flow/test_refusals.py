@@ -104,6 +104,7 @@ engine/loop/styles/own_updates.py: OwnProcess._differentiate*2 OwnUpdates._check
 engine/loop/task.py: Task.dataset
 engine/metrics/classes.py: Accuracy.__init__ Confusion.__init__ Confusion._settle*2 Score.__init__
     _classes_of*2
+engine/metrics/labels.py: AUROC.__init__ LabelCounts.read _labels_of
 engine/metrics/means.py: LoggedMeans.add
 engine/metrics/means.py: Mean.update
 engine/metrics/metric.py: as_metric take_parts

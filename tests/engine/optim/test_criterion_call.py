@@ -32,7 +32,13 @@ def bound(
 ) -> Any:
     """What a criterion is called with; `label` is the target of the process, `image` its input."""
     call = CriterionCall(criterion, arguments, inputs=("image",), targets=names)
-    return call(pred, targets, batch)
+    return returned(call, pred, targets, batch)
+
+
+def returned(call: CriterionCall, *given: Any) -> Any:
+    """What the criterion returns for what it is called with."""
+    args, named = call.bind(*given)
+    return call.criterion(*args, **named)
 
 
 BATCH = {"image": "image", "label": TARGET, "mask": MASK}
@@ -81,7 +87,8 @@ def test_batch_and_output_of_any_kind_with_names_will_do(kind: str) -> None:
     def criterion(logits: Any, other: Any, boxes: Any) -> Any:
         return logits, other, boxes
 
-    assert CriterionCall(criterion, {}, inputs=("one",))(output, (), batch) == (4, 2, 3)
+    call = CriterionCall(criterion, {}, inputs=("one",))
+    assert returned(call, output, (), batch) == (4, 2, 3)
 
 
 def test_a_criterion_of_no_names_gets_prediction_and_target_by_position() -> None:
@@ -102,7 +109,7 @@ def test_what_the_process_calls_the_input_is_the_prediction_for_a_parameter_inpu
     batch = {"input": 1, "target": TARGET}
     call = CriterionCall(lambda input, target: (input, target), {}, inputs=("input",))
 
-    assert call(PREDICTED, (TARGET,), batch) == (PREDICTED, TARGET)
+    assert returned(call, PREDICTED, (TARGET,), batch) == (PREDICTED, TARGET)
 
 
 def test_arguments_can_be_said() -> None:

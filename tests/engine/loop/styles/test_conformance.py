@@ -87,7 +87,7 @@ def own_loss(accumulate: int) -> Trained:
             return {"losses": mse_loss(self.net(inputs), labels)}
 
     net, optimizer = parts()
-    runs = engine(OwnLoss(Model(net), optimizer), accumulate, Fields())
+    runs = engine(OwnLoss(Model(net), optimizer, reduction="mean"), accumulate, Fields())
     runs.run()
     return net, runs
 
