@@ -193,7 +193,7 @@ class StepResults:
         """Return what is recorded of the newest step, by name."""
         parts, state, backward = self.parts, self.parts.state, self.parts.process.backward
         points = backward.points()
-        if self.deferred is None and (parts.ranks.has_logged or parts.logged.means):
+        if self.deferred is None and (parts.ranks.step.has_logged or parts.logged.means):
             logged = fetch_means(self._take_logged())
             points = {f"train/{name}": value for name, value in logged.items()} | points
         return points if state.epoch_step != 1 else {**points, **self._epoch()}
@@ -206,7 +206,7 @@ class StepResults:
         ranks = self.parts.ranks
         if not ranks.is_distributed:
             return self.parts.logged.take()
-        return self.parts.logged.take(ranks) if ranks.has_logged else {}
+        return self.parts.logged.take(ranks) if ranks.step.has_logged else {}
 
     def _epoch(self) -> dict[str, float]:
         """Return the epoch in its first step; it holds for every step from there on."""

@@ -141,7 +141,7 @@ class TrainLoop(RunParts):
 
     def update(self) -> None:
         """Update the weights; an update that is left out leaves nothing behind."""
-        self.ranks.has_logged = bool(self.logged.means)
+        self.ranks.step.has_logged = bool(self.logged.means)
         self.results.is_left_out = self.process.update(self.state.step) is False
         if self.results.is_left_out:
             self.results.count_left_out()
@@ -184,7 +184,7 @@ class TrainLoop(RunParts):
     def _note_idle(self, window: Window, i: int) -> None:
         """Note whether micro-batch `i` counts for nothing on this rank."""
         if self.ranks.is_distributed and window.sizes is not None:
-            self.logged.is_idle = self.ranks.is_idle = not window.sizes[i]
+            self.logged.is_idle = self.ranks.step.is_idle = not window.sizes[i]
 
     def _tell_untrained(self) -> None:
         """Say which parameters get gradients that no optimizer takes: they never change."""
@@ -209,10 +209,11 @@ class TrainLoop(RunParts):
         """Give each rank the buffers of rank 0, and count the micro-steps of the longest rank."""
         self.is_between_steps = False
         self.logged.is_idle = False
-        if self.ranks.is_in_step:  # no optimizer was due, and nothing was agreed on with its losses
-            (num_logging,) = self.ranks.all_reduce_values([self.ranks.has_logged])
-            self.ranks.has_logged = num_logging > 0
-        self.state.micro_step = self._micro_steps_before + self.ranks.micro_steps
+        step = self.ranks.step
+        if step.is_open:  # no optimizer was due, and nothing was agreed on with its losses
+            (num_logging,) = self.ranks.all_reduce_values([step.has_logged])
+            step.has_logged = num_logging > 0
+        self.state.micro_step = self._micro_steps_before + step.micro_steps
         self.ranks.broadcast_(
             buffer for module in self.modules.values() for buffer in module.buffers()
         )

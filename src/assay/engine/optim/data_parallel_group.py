@@ -6,6 +6,7 @@ The implementations for several ranks are in `engine.parallel`, above this room.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -18,18 +19,37 @@ from assay.engine.optim.clip import clip_norm_
 from assay.formats.heartbeats import Heartbeats, NoHeartbeats
 
 
+@dataclass(slots=True)
+class StepShare:
+    """Share of this rank in the step that is made, and what all ranks have agreed on in it.
+
+    `samples` and `micro_steps` are those of the step, over all ranks. `is_idle` marks a micro-batch
+    that counts for nothing: this rank runs it only because another one has one more. `is_open`: all
+    ranks are in the step, and its gradients are not added up yet; where one looks again at a step
+    that has failed, the others may not. `has_logged`: any rank has logged values in this step, to
+    be merged.
+    """
+
+    samples: int = 0
+    micro_steps: int = 0
+    is_idle: bool = False
+    is_open: bool = False
+    has_logged: bool = False
+
+    def begin(self, window: Window) -> None:
+        """Begin a step."""
+        self.is_open = True
+        self.samples = window.samples
+        self.micro_steps = window.micro_steps
+
+
 class DataParallelGroup:
     """Ranks that share the samples of each step; this default is a lone process.
 
     Engine, optimizer step and evaluation call the group at fixed points and do not ask how many
     ranks there are: here every collective returns what it is given. `DistributedGroup` is the group
-    of several OS processes, `StagedGroup` that of processes whose model is a pipeline.
-
-    `samples` and `micro_steps` are those of the current step, over all ranks. `is_idle` marks a
-    micro-batch that counts for nothing: this rank runs it only because another one has one more.
-    `is_in_step`: all ranks are in a step, whose gradients are not added up yet. Where one looks
-    again at a step that has failed, the others may not. `has_logged`: any rank has logged values in
-    this step, to be merged.
+    of several OS processes, `StagedGroup` that of processes whose model is a pipeline. Loop and
+    optimizer step share the `step` of this rank.
     """
 
     is_distributed = False
@@ -46,20 +66,14 @@ class DataParallelGroup:
         self.rank = 0
         self.size = 1
         self.is_first = True
-        self.samples = 0
-        self.micro_steps = 0
-        self.is_idle = False
-        self.is_in_step = False
-        self.has_logged = False
+        self.step = StepShare()
         self.sharding: Any = None
         self.beats: Heartbeats = NoHeartbeats()
 
     def begin_step(self, window: Window, step: int) -> None:
         """Begin the step after `step` completed ones."""
         self.beats.step(step)
-        self.is_in_step = True
-        self.samples = window.samples
-        self.micro_steps = window.micro_steps
+        self.step.begin(window)
 
     def micro_batch_number(self, i: int) -> int:
         """Return the index over all ranks of micro-batch `i` of this rank."""
@@ -73,15 +87,17 @@ class DataParallelGroup:
         """Return the sums over the ranks that hold the same part of the model."""
         return list(values)
 
-    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
-        """Return the kind of the losses of all ranks, and what `all_reduce_losses` would of `own`.
+    def agree_on_losses(
+        self, kind: str, own: Tensor, *, has_logged: bool
+    ) -> tuple[str, Tensor | None, bool]:
+        """Return the kind of the losses of all ranks, their sums, and whether any has logged.
 
-        None in its place, and that has to be called, off the CPU or where the kind is not that of
-        the step before. A rank without a loss has the kind "", and takes that of rank 0, which
-        always has one. All ranks know afterwards if one `has_logged`. InputError where two ranks
-        have different kinds.
+        The sums are what `all_reduce_losses` returns of `own`; None, and that has to be called, off
+        the CPU or where the kind is not that of the step before. A rank without a loss has the kind
+        "", and takes that of rank 0, which always has one. InputError where two ranks have
+        different kinds.
         """
-        return kind, own
+        return kind, own, has_logged
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         """Return losses and weights, in double precision, added up to the same bits on each rank.

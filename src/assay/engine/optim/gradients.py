@@ -95,7 +95,7 @@ class Gradients:
         self.ranks = ranks
         if ranks.is_distributed:
             self._choose_buckets()
-            self._samples = ranks.samples
+            self._samples = ranks.step.samples
             self._sizes = sizes or (self._samples,)
             self.shares = [size / self._samples for size in self._sizes]
         elif sizes is None or len(sizes) == 1:
@@ -161,10 +161,10 @@ class Gradients:
         is_last = self._micro + 1 == len(self.shares or ())
         self.ranks.begin_backward(is_last=is_apart or is_last)
         is_whole = self.ranks.has_whole_model and not self.has_dtensors and self._is_alone
-        is_shared = self.ranks.is_in_step and self._buckets is not None
+        is_shared = self.ranks.step.is_open and self._buckets is not None
         if is_last and not is_apart and is_whole and is_shared:
             self._buckets.open()
-        return zero_loss(loss) if self.ranks.is_idle else loss
+        return zero_loss(loss) if self.ranks.step.is_idle else loss
 
     def _add_named(self, losses: Mapping[str, Loss]) -> None:
         """Add the gradients of losses by name: of all means in one pass, of each sum in its own.
@@ -362,7 +362,8 @@ class Gradients:
         weights of all ranks divide them. The share of a rank may be empty: it has no losses, and
         takes the kinds that the others have.
         """
-        self.ranks.is_in_step = False
+        step = self.ranks.step
+        step.is_open = False
         terms = self.named or ({"": self.unnamed} if self.unnamed.scalars else {})
         own = [[name, term.kind] for name, term in terms.items()]
         kind = json.dumps([bool(self.named), own, self._kind]) if terms else ""
@@ -371,7 +372,9 @@ class Gradients:
         parts = [part for term in terms.values() for part in (term.sum(read), read(term.weight))]
         none = partial(torch.zeros, dtype=torch.float64, device=device)
         losses = torch.stack(parts) if parts else none(0)
-        kind, values = self.ranks.agree_on_losses(kind, losses)
+        kind, values, step.has_logged = self.ranks.agree_on_losses(
+            kind, losses, has_logged=step.has_logged
+        )
         is_named, names, _ = json.loads(kind)
         has_sums = is_named and any(how for _, how in names)
         if not has_sums:
@@ -381,7 +384,7 @@ class Gradients:
         found = iter(values if defers else values.tolist())
         for (name, how), value, weight in zip(names, found, found, strict=True):
             total = torch.as_tensor(value, dtype=torch.float64)
-            divisors = {"": None, "pair": weight, "weighed": weight / self.ranks.samples}
+            divisors = {"": None, "pair": weight, "weighed": weight / step.samples}
             divisor = divisors[how]
             term = self.named.setdefault(name, LossTerm()) if is_named else self.unnamed
             if not is_named and divisor is not None:

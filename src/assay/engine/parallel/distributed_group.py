@@ -74,22 +74,24 @@ class DistributedGroup(DataParallelGroup):
         self._reduce(tensor, self._host)
         return tensor.tolist()
 
-    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
+    def agree_on_losses(
+        self, kind: str, own: Tensor, *, has_logged: bool
+    ) -> tuple[str, Tensor | None, bool]:
         known, count = self._known
         places = torch.tensor([[0.0] * (2 + count)] * self.size, dtype=torch.float64)
         places[self.rank, 0] = _number_of(kind)
-        places[self.rank, 1] = self.has_logged
+        places[self.rank, 1] = has_logged
         if kind == known:
             places[self.rank, 2:] = own[:count]
         self._reduce(places, self._host)
-        numbers, has_logged, *_ = zip(*places.tolist(), strict=True)
-        self.has_logged = any(has_logged)
+        numbers, logged, *_ = zip(*places.tolist(), strict=True)
+        has_logged = any(logged)
         if set(numbers) == {_number_of(known)}:
-            return known, _sum_places(places[:, 2:]) if count else None
+            return known, _sum_places(places[:, 2:]) if count else None, has_logged
         is_agreed = 0.0 not in numbers and len(set(numbers)) == 1
         kind = kind if is_agreed else self._find_kind(kind)
         self._known = kind, count if kind == known else 0
-        return kind, None
+        return kind, None, has_logged
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         if own.device.type == "cpu":
@@ -327,10 +329,13 @@ class StagedGroup(DistributedGroup):
         )
         return found
 
-    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
-        found = (*super().agree_on_losses(kind, own), self.has_logged) if self.is_last else None
-        kind, values, self.has_logged = self.broadcast_last_stage(found)
-        return kind, values
+    def agree_on_losses(
+        self, kind: str, own: Tensor, *, has_logged: bool
+    ) -> tuple[str, Tensor | None, bool]:
+        found: tuple[str, Tensor | None, bool] = self.broadcast_last_stage(
+            super().agree_on_losses(kind, own, has_logged=has_logged) if self.is_last else None
+        )
+        return found
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         found: Tensor = self.broadcast_last_stage(

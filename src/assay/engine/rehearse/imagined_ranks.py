@@ -41,8 +41,10 @@ class ImaginedGroup(DistributedGroup):
     def all_reduce_stage_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
-        return kind, None
+    def agree_on_losses(
+        self, kind: str, own: Tensor, *, has_logged: bool
+    ) -> tuple[str, Tensor | None, bool]:
+        return kind, None, has_logged
 
     def all_reduce_losses(self, own: Tensor) -> Tensor:
         return own
@@ -63,8 +65,10 @@ class ImaginedStagedGroup(ImaginedGroup, StagedGroup):
     def all_reduce_values(self, values: Sequence[float]) -> list[float]:
         return list(values)
 
-    def agree_on_losses(self, kind: str, own: Tensor) -> tuple[str, Tensor | None]:
-        return kind or json.dumps([False, [["", ""]], ""]), None
+    def agree_on_losses(
+        self, kind: str, own: Tensor, *, has_logged: bool
+    ) -> tuple[str, Tensor | None, bool]:
+        return kind or json.dumps([False, [["", ""]], ""]), None, has_logged
 
     def all_gather(self, value: Any) -> list[Any]:
         return [value] * self.size
