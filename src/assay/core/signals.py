@@ -1,6 +1,7 @@
-"""Owner of SIGINT, SIGTERM and SIGHUP: no other module of assay sets what a signal does.
+"""Owner of SIGINT, SIGTERM, SIGHUP and SIGUSR1: no other module sets what they do to a run.
 
-SIGHUP says that the terminal is gone; `nohup` has it ignored, and then it stays ignored.
+SIGUSR1 is what scripts for Slurm ask for before the time is up: `--signal=USR1@90`. SIGHUP says
+that the terminal is gone; `nohup` has it ignored, and then it stays ignored.
 
 Three things can become of a signal. Inside `stopping` the first one asks a run to end after its
 step, and the second is obeyed. Inside `obeying` the first one is obeyed: it becomes an exception,
@@ -23,7 +24,8 @@ from typing import Any
 from assay.core.stop import Stop
 
 _HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
-NUMBERS = tuple(dict.fromkeys((signal.SIGINT, signal.SIGTERM, _HANGUP)))
+_TIME_IS_UP = getattr(signal, "SIGUSR1", signal.SIGTERM)
+NUMBERS = tuple(dict.fromkeys((signal.SIGINT, signal.SIGTERM, _HANGUP, _TIME_IS_UP)))
 _CRASHES = {
     getattr(signal, name, None)
     for name in ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
@@ -33,7 +35,7 @@ HELD_LIMIT = 3
 
 
 class Terminated(SystemExit):
-    """SIGTERM or SIGHUP, obeyed. Unlike SystemExit, it is no end that the program chose."""
+    """Any of them but SIGINT, obeyed. Unlike SystemExit, it is no end that the program chose."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(128 + number)
@@ -175,7 +177,7 @@ def answering(
 
 
 def obey_sigterm() -> None:
-    """Let SIGTERM and SIGHUP raise exceptions, unless somebody else handles or ignores them.
+    """Let all but SIGINT raise exceptions, unless somebody else handles or ignores them.
 
     SIGINT does so anyway. The second one ends the process at once.
     """
@@ -202,7 +204,7 @@ def ignore() -> None:
     For a helper that ends with its parent: the step, or the output, that the parent finishes may
     need it.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1"):
         if hasattr(signal, name):  # Windows has the first two
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
