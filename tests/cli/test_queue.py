@@ -1,4 +1,4 @@
-"""`assay queue`: what it moves, and what it does not take."""
+"""`assay queue`: runs that it does not take."""
 
 from __future__ import annotations
 
@@ -6,32 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.job import JobSpec
-from assay.store.job_journal import JobJournal
 from assay.store.layout import Project
 from run_folders import make_run
 
 from .conftest import Assay
-
-
-def test_a_job_is_moved_before_another_one_and_a_move_to_nowhere_is_refused(
-    assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_QUEUE_DIR", str(tmp_path / "queue"))
-    with JobJournal() as journal:
-        a, b, c = journal.submit([JobSpec(command=("true",), cwd="/")] * 3)
-
-        assert assay("queue", "move", str(c), "--before", str(b)).code == 0
-        assert [job.id for job in journal.line()] == [a, c, b]
-        assert assay("queue", "move", str(b), "5").code == 0
-        assert [job.id for job in journal.line()] == [b, a, c]
-
-    for words in (("move", "1"), ("move", "1", "5", "--before", "2")):
-        refused = assay("queue", *words)
-        assert refused.code == 2
-        assert "needs a priority, or `--before JOB`" in refused.err
-    gone = assay("queue", "move", "1", "--before", "9")
-    assert "There is no job 9." in gone.err
 
 
 def test_a_run_of_several_ranks_is_not_queued_as_one_process(

@@ -98,12 +98,14 @@ def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
     for words, said in (
         (["toy.toml", "optimizer.lrr=1"], "lrr"),
         (["toy.toml", "--device", "cuda:7"], "There is no device cuda:7"),
-        (["toy.toml", "--after", "99"], "There is no job 99"),
+        (["toy.toml", "--device", "bogus:3"], "bogus"),
         (["toy.toml", "model.width=-3"], "rehears"),
     ):
         refused = assay("queue", "add", *words)
         assert refused.returncode == 2, words
         assert said in refused.stderr
+    none = assay("queue", "add", "toy.toml", "--device", "cuda:0", ASSAY_FAKE_DEVICES="")
+    assert none.returncode == 2 and "cuda" in none.stderr
     assert [job.id for job in queue.jobs()] == [1]
 
 

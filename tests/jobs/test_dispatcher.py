@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.job import QUEUE_JOB, Job, JobSpec
 from assay.formats import run_file
 from assay.formats.lease import process_start
-from assay.jobs.devices import FakeDevices
+from assay.jobs.devices import FakeDevices, choose_slots
 from assay.jobs.dispatcher import Dispatcher
 from assay.jobs.job_folder import JobFolder, LogReader
 from assay.jobs.job_process import is_alive, is_job_suspended, members_of, start_forked
@@ -257,19 +258,32 @@ def test_a_job_that_was_killed_is_tried_again_and_one_that_failed_by_itself_is_n
     assert (failed.status.state, failed.status.attempt) == ("failed", 1)
 
 
-def test_jobs_start_by_priority_then_in_line_and_after_those_that_they_wait_for(
+def test_jobs_start_by_priority_then_in_line(journal: JobJournal, tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    journal.submit([shell(f"echo first >> {order}"), shell(f"echo second >> {order}")])
+
+    dispatched(journal, shell(f"echo urgent >> {order}", priority=5), devices="1")
+
+    assert order.read_text().split() == ["urgent", "first", "second"]
+
+
+def test_a_free_device_gets_its_job_however_many_wait_for_another_one(
     journal: JobJournal, tmp_path: Path
 ) -> None:
-    order = tmp_path / "order"
-    first, second = journal.submit([shell(f"echo first >> {order}"), shell("exit 1")])
-    waiting = shell(f"echo after >> {order}", after=(first,), priority=9)
-    urgent, never = shell(f"echo urgent >> {order}", priority=5), shell("exit 0", after=(second,))
+    """The jobs of the other device would wait for ever: somebody else has it."""
+    journal.submit([shell("exit 1", device="cuda:0") for _ in range(200)])
+    (last,) = journal.submit([shell(f"touch {tmp_path}/begun", device="cuda:1")])
+    spec = shell("", device="cuda:0")
+    slots = journal.take(partial(choose_slots, spec, FakeDevices("2").devices()), holder_of(1))
+    assert slots is not None
 
-    *_, cancelled = dispatched(journal, waiting, urgent, never, devices="1")
+    dispatcher = Dispatcher(journal, FakeDevices("2"))
+    dispatcher.round()
+    while journal.job(last).status.state != "finished":
+        dispatcher.round()
 
-    assert order.read_text().split() == ["urgent", "first", "after"]
-    assert cancelled.status.state == "cancelled"
-    assert cancelled.status.reason == "a job that it waits for did not finish"
+    assert (tmp_path / "begun").exists()
+    assert journal.counts() == {"waiting": 200, "finished": 1}
 
 
 def test_a_cancelled_job_gets_sigterm_and_what_it_left_behind_is_killed(

@@ -177,9 +177,7 @@ def test_a_clock_that_goes_backwards_changes_no_order_frees_nothing_and_ends_not
         )
 
     with JobJournal(tmp_path / "queue") as journal:
-        ids = journal.submit(
-            [job("first"), job("last", after=(1,)), job("second"), job("urgent", priority=1)]
-        )
+        ids = journal.submit([job("first"), job("last"), job("second"), job("urgent", priority=1)])
 
         Dispatcher(journal, FakeDevices("1")).run(until_empty=True)
 

@@ -52,7 +52,7 @@ def test_a_lane_is_a_device_of_the_dispatcher_or_one_that_somebody_holds(
     journal: JobJournal,
 ) -> None:
     journal.set_devices([QueueDevice("GPU-a", "cuda:0"), QueueDevice("GPU-b", "cuda:1")])
-    job, waiting = journal.submit([spec(), spec(after=(1,))])
+    job, waiting = journal.submit([spec(), spec()])
     both = [DeviceSlot("GPU-a", 0, "cuda:0"), DeviceSlot("mps", 0, "mps")]
     journal.claim(job, lambda leases: both)
     journal.take(lambda leases: [DeviceSlot("GPU-b", 0, "cuda:1")], holder_of(os.getpid()))

@@ -168,7 +168,7 @@ def test_a_device_shows_its_job_from_start_to_end_and_its_log_is_followed(
     lane.get_by_text("free").wait_for()
 
 
-def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
+def test_jobs_are_paused_and_stopped_as_the_commands_do_it(
     server: Server,
     journal: JobJournal,
     dispatcher: Callable[[], subprocess.Popen[bytes]],
@@ -183,10 +183,6 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
     page.get_by_role("listitem", name="cuda:1").get_by_text("sleeps 1").wait_for()
     line_becomes(page, [a, b, c, d])
 
-    page.get_by_role("button", name=f"Move job {c} up").click()
-    line_becomes(page, [a, c, b, d])
-    page.get_by_role("button", name=f"Move job {d} to the front").click()
-    line_becomes(page, [d, a, c, b])
     page.get_by_role("button", name=f"Pause job {a}").click()
     row(page, a).get_by_text("paused").wait_for()
     page.get_by_role("button", name="Pause the queue").click()
@@ -196,25 +192,24 @@ def test_jobs_are_paused_moved_and_stopped_as_the_commands_do_it(
     page.get_by_role("region", name="Ended").get_by_text("sleeps 1").wait_for()
     wait_for_answers(page)
     page.reload()
-    line_becomes(page, [d, a, c, b])
-    assert [job.id for job in journal.line()] == [d, a, c, b]
+    line_becomes(page, [a, b, c, d])
     assert (journal.held_jobs(), journal.is_paused) == ({a}, True)
     assert journal.job(second).status.state == "cancelled"
     assert not order.exists()
 
     page.get_by_role("button", name="Start jobs again").click()
     line_becomes(page, [a])
-    page.get_by_role("region", name="Ended").get_by_text("echo b").wait_for()
-    assert order.read_text().split() == ["d", "c", "b"]
+    page.get_by_role("region", name="Ended").get_by_text("echo d").wait_for()
+    assert order.read_text().split() == ["b", "c", "d"]
     page.get_by_role("button", name=f"Let job {a} start").click()
     page.get_by_role("region", name="Ended").get_by_text("echo a").wait_for()
     assert journal.job(first).status.state == "running"
 
 
-def test_a_job_is_reached_moved_and_its_log_opened_by_keyboard_alone(
+def test_a_job_is_reached_paused_and_its_log_opened_by_keyboard_alone(
     server: Server, journal: JobJournal, visit: Callable[..., Visitor]
 ) -> None:
-    a, b = journal.submit([shell("true", title=f"waits {i}") for i in "ab"])
+    _, b = journal.submit([shell("true", title=f"waits {i}") for i in "ab"])
     page = visit(server).open()
     page.get_by_role("link", name="Queue").wait_for()
 
@@ -222,12 +217,10 @@ def test_a_job_is_reached_moved_and_its_log_opened_by_keyboard_alone(
         page.keyboard.press(key)
     row(page, b).wait_for()
     page.keyboard.press("j")
-    page.keyboard.press("u")
-    line_becomes(page, [b, a])
     page.keyboard.press("p")
     page.get_by_text("paused").wait_for()
     page.keyboard.press("?")
-    page.get_by_role("dialog", name="Keys").get_by_text("Move the job up").wait_for()
+    page.get_by_role("dialog", name="Keys").get_by_text("Pause the job, or let it start").wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("job="))
@@ -464,7 +457,7 @@ def test_the_page_of_the_queue_can_be_used_by_everybody_at_every_width(
             shell("exit 1", title="wide  lr=0.3"),
             shell("true", title="x" * 300),
             shell("sleep 600", title="sleeps"),
-            shell("sleep 600", title="waits", after=(1,)),
+            shell("sleep 600", title="waits"),
         ]
     )
     dispatcher()

@@ -26,6 +26,7 @@ from assay.cli.seeds import METAVAR, parse_seeds
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
+from assay.core.ids import new_run_id
 from assay.core.job import FAILURES, TRANSIENT, Job
 from assay.core.terminal import elide, visible
 from assay.formats.lease import process_start
@@ -60,14 +61,6 @@ _JOB_OPTIONS = (
         help="Let up to N jobs share a device.",
     ),
     click.option("--priority", type=int, default=0, help="Higher ones start earlier."),
-    click.option(
-        "--after",
-        type=int,
-        multiple=True,
-        metavar="JOB",
-        shell_complete=complete_jobs,
-        help="Wait until that job has finished.",
-    ),
     click.option(
         "--attempts",
         type=click.IntRange(min=1),
@@ -203,6 +196,7 @@ def _submit(
         desc=desc,
         quiet=True,
         max_steps=max_steps,
+        sweep=new_run_id() if len(configs) > 1 and not parents else "",
         command=("assay", *sys.argv[1:]),
     )
     return submit_configs(
@@ -228,7 +222,6 @@ def _place_fields(
     device: str,
     per_device: int | None,
     priority: int,
-    after: tuple[int, ...],
     attempts: int,
     retry: str,
     time_limit: float | None,
@@ -245,7 +238,6 @@ def _place_fields(
         "device": device,
         "per_device": per_device or 0,
         "priority": priority,
-        "after": after,
         "max_attempts": attempts,
         "retry": classes,
         "time_limit_s": time_limit * 3600 if time_limit is not None else None,
@@ -347,27 +339,6 @@ def _pause(journal: JobJournal, jobs: Sequence[int], *, paused: bool) -> None:
         journal.hold(jobs, held=paused)
     else:
         journal.pause(paused=paused)
-
-
-@command.command(
-    name="move",
-    help="Move a waiting job in the line: give it a priority, or name the job to start it before.",
-)
-@click.argument("job", type=int, shell_complete=complete_jobs)
-@click.argument("priority", type=int, required=False)
-@click.option("--before", type=int, metavar="JOB", help="Start it before that waiting job.")
-def move(job: int, priority: int | None, before: int | None) -> int:
-    if (priority is None) == (before is None):
-        raise InputError(
-            "`assay queue move` needs a priority, or `--before JOB`.",
-            fix=f"assay queue move {job} 5",
-        )
-    with JobJournal() as journal:
-        if before is not None:
-            journal.move_before(job, before)
-        elif priority is not None:
-            journal.set_priority(job, priority)
-    return 0
 
 
 @command.command(name="logs", help="Print what a job has printed; -f to follow it.")

@@ -169,7 +169,7 @@ def command(
         if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
             raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
         _examine(configs, launch, is_here=scheduler == "local")
-        return _submit(scheduler, configs, launch, then_test=then_test)
+        return _submit(scheduler, configs, _of_one_sweep(launch, configs), then_test=then_test)
     pdb = options["pdb"]
     is_isolated = _should_isolate(configs, pdb=pdb) if isolate is None else isolate
     is_series = len(configs) > 1 or (is_isolated and resumed is None)
@@ -323,7 +323,7 @@ def _series(
 
     configs = [config for same_file in made for config in same_file]
     _examine(configs, launch)
-    launch = replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
+    launch = _of_one_sweep(launch, configs)
     head = f"sweep {launch.sweep}: {len(configs)} runs" if launch.sweep else "1 run"
     results: Iterator[RunResult]
     if is_isolated:
@@ -340,6 +340,11 @@ def _series(
     echo("", err=True)
     print_summary(summary_of(launch.sweep, configs, finished), has_records=not launch.no_file)
     return code
+
+
+def _of_one_sweep(launch: Launch, configs: Sequence[Config]) -> Launch:
+    """Return the launch of several configs, whose runs share the id of their sweep."""
+    return replace(launch, sweep=new_run_id() if len(configs) > 1 else "")
 
 
 def _examine(configs: Sequence[Config], launch: Launch, *, is_here: bool = True) -> None:

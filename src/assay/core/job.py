@@ -66,9 +66,8 @@ class JobSpec:
     "auto", "cpu", or devices to choose from, such as "cuda:0,1"; the job gets `devices` of them,
     each shared by at most `per_device` jobs (0: a GPU by one, the CPU by one for four cores).
     `memory_bytes` is the forecast for one device, 0 if unknown. A job that stands still for longer
-    than `hang_limit_s` is ended; None: people are told, and it stays. `after` are ids of jobs that
-    must finish first. `title`, `config` (path), `project` (root), `code` (digest of the snapshot)
-    and `group` are for people and filters.
+    than `hang_limit_s` is ended; None: people are told, and it stays. `title`, `config` (path),
+    `project` (root), `code` (digest of the snapshot) and `group` are for people and filters.
     """
 
     command: tuple[str, ...]
@@ -84,7 +83,6 @@ class JobSpec:
     per_device: int = 0
     memory_bytes: int = 0
     priority: int = 0
-    after: tuple[int, ...] = ()
     max_attempts: int = 1
     retry: tuple[FailureClass, ...] = TRANSIENT
     time_limit_s: float | None = None

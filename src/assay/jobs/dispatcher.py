@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +34,14 @@ from assay.core.job import (
 from assay.core.regular_file import NotRegularFileError
 from assay.core.signals import Signals, answering
 from assay.formats.lease import this_place
-from assay.jobs.devices import DevicePool, choose_slots, cpu_jobs, job_variables, this_machine
+from assay.jobs.devices import (
+    Device,
+    DevicePool,
+    choose_slots,
+    cpu_jobs,
+    job_variables,
+    this_machine,
+)
 from assay.jobs.job_folder import JobFolder
 from assay.jobs.job_process import (
     ProcessEnd,
@@ -125,7 +133,6 @@ class Dispatcher:
         for running in self._journal.running():
             self._look_after(running)
         self._journal.free_dead(is_alive)
-        self._journal.cancel_dependents()
         self._check_disk()
         self._start_waiting()
 
@@ -221,7 +228,8 @@ class Dispatcher:
             return replace(ended, state="finished")
         reason = end.error or report.reason or describe_end(end.exit_code, end.signal)
         if running.is_cancelled:
-            return replace(ended, state="cancelled", reason=reason)
+            advice = f"; assay resume {ended.run} resumes it" if ended.run else ""
+            return replace(ended, state="cancelled", reason=f"{reason}{advice}")
         if request := self._requests.get(job.id):
             reason = f"{request.cause}; {reason}"
             return replace(ended, state="failed", failure=request.failure, reason=reason)
@@ -251,33 +259,29 @@ class Dispatcher:
 
     def _start_waiting(self) -> None:
         """Start jobs in line while there are devices; one that does not fit lets others pass."""
-        startable = self._journal.startable()
-        if not startable:
-            return
         pool = self._pool.devices()
-        leases = self._journal.leases()
-        too_big: set[tuple[object, ...]] = set()
-        for job in startable:
-            spec = job.spec
-            wish = spec.device, spec.devices, spec.per_device, spec.memory_bytes
-            if wish in too_big:
-                continue
-            choose = partial(choose_slots, spec, pool)
-            try:
-                # A look first: a claim waits for the write lock, and most find nothing free.
-                slots = None if choose(leases) is None else self._journal.claim(job.id, choose)
-            except InputError as error:  # a device that is not there any more
-                self._refuse(job, error)
-                continue
-            if slots is None:
-                too_big.add(wish)
-                continue
-            try:
-                self._start(job, job_variables(spec, slots, pool))
-            except (NotRegularFileError, LinkedFolderError) as error:
-                what = f"its folder cannot be written: {error.filename}: {error.strerror}"
-                self._end_unstarted(job, what)
-            leases = self._journal.leases()
+        # After a start the next job of the same wish is the first of them.
+        while any(self._start_if_free(job, pool) for job in self._journal.startable()):
+            pass
+
+    def _start_if_free(self, job: Job, pool: Sequence[Device]) -> bool:
+        """Start a job, or end one that can never start; False while nothing suitable is free."""
+        choose = partial(choose_slots, job.spec, pool)
+        try:
+            # A look first: a claim waits for the write lock, and most find nothing free.
+            is_free = choose(self._journal.leases()) is not None
+            slots = self._journal.claim(job.id, choose) if is_free else None
+        except InputError as error:  # a device that is not there any more
+            self._refuse(job, error)
+            return True
+        if slots is None:
+            return False
+        try:
+            self._start(job, job_variables(job.spec, slots, pool))
+        except (NotRegularFileError, LinkedFolderError) as error:
+            what = f"its folder cannot be written: {error.filename}: {error.strerror}"
+            self._end_unstarted(job, what)
+        return True
 
     def _start(self, job: Job, variables: dict[str, str]) -> None:
         folder = JobFolder.of(self._journal.folder, job.id).make()
@@ -323,7 +327,7 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------ waiting
 
     def _is_empty(self) -> bool:
-        return not self._journal.running() and not self._journal.startable(1)
+        return not self._journal.running() and not self._journal.startable()
 
     def _wait(self) -> None:
         """Sleep until a job ends, the queue is changed by somebody else, or a second is over."""

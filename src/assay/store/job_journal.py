@@ -34,11 +34,7 @@ from assay.store.device_leases import (
     holder_of,
 )
 from assay.store.job_tables import (
-    BLOCKED,
-    HAS_LOST,
     IN_LINE,
-    LOST,
-    MIGRATIONS,
     SCHEMA,
     STATUS_COLUMNS,
     TABLES,
@@ -76,6 +72,11 @@ def _refuse_others(folder: Path) -> None:
     )
 
 
+def _wish_of(spec: JobSpec) -> str:
+    """Return a text that is equal for jobs which the same free devices suit."""
+    return dumps([spec.device, spec.devices, spec.per_device, spec.memory_bytes])
+
+
 class JobJournal:
     """Open journal. One object belongs to one thread; RecordError for a disk that refuses."""
 
@@ -105,25 +106,19 @@ class JobJournal:
     # -------------------------------------------------------------------------------- submission
 
     def submit(self, specs: Iterable[JobSpec]) -> list[int]:
-        """Put jobs at the end of the line, all or none; return their ids.
-
-        InputError for a job that waits for one that is not there.
-        """
+        """Put jobs at the end of the line, all or none; return their ids."""
         ids: list[int] = []
         with self._transaction() as database:
             for spec in specs:
                 row = database.execute(
-                    "INSERT INTO jobs (spec, state, priority, held, cancel, attempt, devices, pid,"
-                    " process_start, place, created_ns, started_ns, started_boot_ns, ended_ns,"
+                    "INSERT INTO jobs (spec, wish, state, priority, held, cancel, attempt, devices,"
+                    " pid, process_start, place, created_ns, started_ns, started_boot_ns, ended_ns,"
                     " signal, failure, reason, run) VALUES"
-                    " (?, 'waiting', ?, 0, 0, 0, '[]', 0, '', '', ?, 0, 0, 0, 0, '', '', '')",
-                    (dumps(spec), spec.priority, time.time_ns()),
+                    " (?, ?, 'waiting', ?, 0, 0, 0, '[]', 0, '', '', ?, 0, 0, 0, 0, '', '', '')",
+                    (dumps(spec), _wish_of(spec), spec.priority, time.time_ns()),
                 )
                 assert row.lastrowid is not None
                 ids.append(row.lastrowid)
-                for other in spec.after:
-                    self._refuse_missing(other)
-                    database.execute("INSERT INTO waits VALUES (?, ?)", (ids[-1], other))
         return ids
 
     def request_cancel(self, ids: Iterable[int]) -> None:
@@ -144,36 +139,6 @@ class JobJournal:
             for job in ids:
                 self._refuse_missing(job)
                 database.execute("UPDATE jobs SET held = ? WHERE id = ?", (int(held), job))
-
-    def set_priority(self, job: int, priority: int) -> None:
-        """Move a waiting job: a higher priority starts earlier."""
-        with self._transaction() as database:
-            self._refuse_missing(job)
-            database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (priority, job))
-
-    def move_before(self, job: int, other: int) -> None:
-        """Put a waiting job into the line before another one.
-
-        Jobs ahead of `other` get a higher priority where their place would be lost without one.
-        InputError when one of the two does not wait.
-        """
-        with self._transaction() as database:
-            line = database.execute(
-                f"SELECT id, priority FROM jobs WHERE state = 'waiting' {IN_LINE}"
-            ).fetchall()
-            ids = [row[0] for row in line]
-            for each in (job, other):
-                self._refuse_missing(each)
-                if each not in ids:
-                    raise InputError(f"Job {each} waits no longer.", fix="assay queue ls")
-            next_id, next_priority = job, line[ids.index(other)][1] + 1
-            ahead = [row for row in line[: ids.index(other)] if row[0] != job]
-            database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (next_priority, job))
-            for each, priority in reversed(ahead):
-                least = next_priority if each < next_id else next_priority + 1
-                if priority < least:
-                    database.execute("UPDATE jobs SET priority = ? WHERE id = ?", (least, each))
-                next_id, next_priority = each, max(priority, least)
 
     @property
     def is_paused(self) -> bool:
@@ -274,14 +239,18 @@ class JobJournal:
 
     # -------------------------------------------------------------------------------- dispatching
 
-    def startable(self, limit: int = 64) -> list[Job]:
-        """Return waiting jobs that may start now, in line; none while the queue is paused."""
+    def startable(self) -> list[Job]:
+        """Return the first waiting job of those that wish for the same devices, for each wish.
+
+        They are in line. None while the queue is paused.
+        """
         if self.is_paused:
             return []
-        return self._select(
-            f"WHERE state = 'waiting' AND NOT held AND NOT EXISTS ({BLOCKED}) {IN_LINE} LIMIT ?",
-            limit,
+        first = (
+            f"SELECT id, row_number() OVER (PARTITION BY wish {IN_LINE}) AS place FROM jobs"
+            " WHERE state = 'waiting' AND NOT held"
         )
+        return self._select(f"WHERE id IN (SELECT id FROM ({first}) WHERE place = 1) {IN_LINE}")
 
     def running(self) -> list[RunningJob]:
         """Return running jobs with their holders."""
@@ -354,10 +323,7 @@ class JobJournal:
             )
 
     def end(self, job: int, status: JobStatus) -> None:
-        """Write how an attempt ended and free its devices; the state "waiting" is a retry.
-
-        Jobs that wait for a failed or cancelled one are cancelled with it.
-        """
+        """Write how an attempt ended and free its devices; the state "waiting" is a retry."""
         with self._transaction() as database:
             database.execute(
                 "UPDATE jobs SET state = ?, ended_ns = ?, seconds = ?, exit_code = ?, signal = ?,"
@@ -375,23 +341,6 @@ class JobJournal:
                 ),
             )
             database.execute("DELETE FROM leases WHERE job = ?", (job,))
-
-    def cancel_dependents(self) -> None:
-        """Cancel waiting jobs whose predecessor failed or was cancelled, and theirs."""
-        with self._explain_errors():
-            # A look first: it needs no write lock, and most find nothing.
-            found = self._database.execute(f"SELECT {HAS_LOST}").fetchone()
-        if not found[0]:
-            return
-        with self._transaction() as database:
-            while database.execute(
-                "UPDATE jobs SET state = 'cancelled', ended_ns = ?, reason = 'a job that it waits"
-                f" for did not finish' WHERE state = 'waiting' AND id IN ({LOST})",
-                (time.time_ns(),),
-            ).rowcount:
-                pass
-
-    # ------------------------------------------------------------------- leases without a queue
 
     def take(self, choose: Choose, holder: LeaseHolder) -> Sequence[DeviceSlot] | None:
         """Lease slots of devices for a run outside of the queue; None while there are too few."""
@@ -449,16 +398,15 @@ class JobJournal:
     def _make_tables(self) -> None:
         with self._transaction() as database:
             version = int(database.execute("PRAGMA user_version").fetchone()[0])
-            if version > SCHEMA:
+            if version not in (0, SCHEMA):
                 raise RecordError(
-                    "The queue was written by a newer assay.",
+                    "The queue was written by another version of assay.",
                     where=str(self.folder),
-                    fix="update assay, or set ASSAY_QUEUE_DIR to another folder",
+                    fix="use that version, or set ASSAY_QUEUE_DIR to another folder",
                 )
-            if version < SCHEMA:
-                for statement in MIGRATIONS if version else TABLES:
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {SCHEMA}")
+            for statement in () if version else TABLES:
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {SCHEMA}")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -11,16 +11,14 @@ from assay.core.job import Job, JobSpec, JobStatus, boot_ns
 from assay.formats.json_codec import dataclass_from
 from assay.formats.lease import this_place
 
-SCHEMA = 2
-MIGRATIONS = ("ALTER TABLE jobs ADD COLUMN seconds",)
-"""Steps from schema 1 to this one."""
+SCHEMA = 3
 
 TABLES = (
-    "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, spec, state, priority, held, cancel,"
-    " attempt, devices, pid, process_start, place, created_ns, started_ns, started_boot_ns,"
+    "CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, spec, wish, state, priority, held,"
+    " cancel, attempt, devices, pid, process_start, place, created_ns, started_ns, started_boot_ns,"
     " ended_ns, seconds, exit_code, signal, failure, reason, run)",
     "CREATE INDEX jobs_in_line ON jobs (state, priority DESC, id)",
-    "CREATE TABLE waits (job, on_job, PRIMARY KEY (job, on_job)) WITHOUT ROWID",
+    "CREATE INDEX jobs_by_wish ON jobs (state, held, wish, priority DESC, id)",
     "CREATE TABLE leases (device, slot, name, shared_by, memory_bytes, job, pid, process_start,"
     " place, since_ns, PRIMARY KEY (device, slot)) WITHOUT ROWID",
     "CREATE TABLE settings (name PRIMARY KEY, value) WITHOUT ROWID",
@@ -34,21 +32,6 @@ STATUS_COLUMNS = (
 
 
 IN_LINE = "ORDER BY priority DESC, id"
-
-
-BLOCKED = (
-    "SELECT 1 FROM waits JOIN jobs AS other ON other.id = waits.on_job"
-    " WHERE waits.job = jobs.id AND other.state != 'finished'"
-)
-
-
-LOST = (
-    "SELECT waits.job FROM waits JOIN jobs AS other ON other.id = waits.on_job"
-    " WHERE other.state IN ('failed', 'cancelled')"
-)
-
-
-HAS_LOST = f"EXISTS (SELECT 1 FROM jobs WHERE state = 'waiting' AND id IN ({LOST}))"
 
 
 def job_from_row(row: Sequence[Any]) -> Job:

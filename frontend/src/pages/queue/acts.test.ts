@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { applied, movedBefore, runningJobs, type JobLine, type QueueFacts } from "./acts";
+import { applied, runningJobs, type JobLine, type QueueFacts } from "./acts";
 
 function job(id: number, facts: Partial<JobLine> = {}): JobLine {
   return { id, isHeld: false, isStopping: false, title: `job ${id}`, ...facts } as JobLine;
@@ -14,19 +14,6 @@ function queue(waiting: JobLine[], running: JobLine[] = []): QueueFacts {
 const ids = (line: readonly JobLine[]) => line.map((each) => each.id);
 
 describe("an act on the queue", () => {
-  it("moves a job before another one, and the rest keeps its order", () => {
-    const line = [1, 2, 3, 4].map((id) => job(id));
-    expect(ids(movedBefore(line, 4, 2))).toEqual([1, 4, 2, 3]);
-    expect(ids(movedBefore(line, 1, 4))).toEqual([2, 3, 1, 4]);
-    expect(ids(applied(queue(line), { act: "move", job: 3, before: 1 }).waiting)).toEqual([3, 1, 2, 4]);
-  });
-
-  it("leaves the line as it is when one of the two jobs is not in it", () => {
-    const line = [job(1), job(2)];
-    expect(ids(movedBefore(line, 9, 1))).toEqual([1, 2]);
-    expect(ids(movedBefore(line, 2, 9))).toEqual([1, 2]);
-  });
-
   it("pauses one job, or the whole queue without one", () => {
     const after = applied(queue([job(1), job(2)]), { act: "pause", job: 2 });
     expect(after.waiting.map((each) => each.isHeld)).toEqual([false, true]);

@@ -22,18 +22,7 @@ export function applied(queue: QueueFacts, act: QueueAct): QueueFacts {
           holders: device.holders.map((holder) => (holder.job?.id === job ? { ...holder, job: { ...holder.job, isStopping: true } } : holder)),
         })),
       };
-    case "move":
-      return { ...queue, waiting: movedBefore(queue.waiting, job, act.before ?? 0) };
   }
-}
-
-/** Return a line in which a job stands before another one; the same line if one of them is not in it. */
-export function movedBefore(line: readonly JobLine[], job: number, before: number): JobLine[] {
-  const moved = line.find((each) => each.id === job);
-  const rest = line.filter((each) => each.id !== job);
-  const at = rest.findIndex((each) => each.id === before);
-  if (!moved || at < 0) return [...line];
-  return [...rest.slice(0, at), moved, ...rest.slice(at)];
 }
 
 /** Return the jobs that have a device, each once: one that has two devices stands in two lanes. */

@@ -70,7 +70,6 @@ export function QueuePage() {
   const shown = jobs.find((each) => String(each.id) === search.job);
   const show = (job: JobLine | null) =>
     void navigate({ search: (now: QueueSearch) => ({ ...(now.project && { project: now.project }), ...(job && { job: String(job.id) }) }) });
-  const before = (job: JobLine | undefined) => (job ? waiting[waiting.findIndex((each) => each.id === job.id) - 1] : undefined);
   const mayAct = !facts.isReadOnly;
   useShortcuts([
     { keys: "j", text: "Next job", run: () => setCursor(Math.min(jobs.length - 1, cursor + 1)) },
@@ -78,7 +77,6 @@ export function QueuePage() {
     { keys: "enter", text: "What the job has printed", run: () => chosen && show(chosen) },
     ...(mayAct
       ? [
-          { keys: "u", text: "Move the job up", run: () => chosen && before(chosen) && void act({ act: "move", job: chosen.id, before: before(chosen)!.id }) },
           {
             keys: "p",
             text: "Pause the job, or let it start",
@@ -185,8 +183,8 @@ function Whole({ queue, acts, onAll }: { queue: QueueFacts; acts: JobActs; onAll
         </h2>
         {queue.waiting.length === 0 && <p className="quiet">Nothing waits.</p>}
         <ol className={styles.jobs}>
-          {queue.waiting.map((job, place) => (
-            <WaitingJob key={job.id} job={job} place={place} line={queue.waiting} now={now} acts={acts} />
+          {queue.waiting.map((job) => (
+            <WaitingJob key={job.id} job={job} now={now} acts={acts} />
           ))}
         </ol>
         {hidden > 0 && onAll && <Button onClick={onAll}>{count(hidden)} more wait</Button>}
@@ -256,15 +254,13 @@ function RunningJob({ job, now, acts }: { job: JobLine; now: number; acts: JobAc
   );
 }
 
-function WaitingJob({ job, place, line, now, acts }: { job: JobLine; place: number; line: readonly JobLine[]; now: number; acts: JobActs }) {
-  const above = line[place - 1];
+function WaitingJob({ job, now, acts }: { job: JobLine; now: number; acts: JobActs }) {
   const { act } = acts;
   return (
     <li className={styles.job} data-job={job.id} data-held={job.isHeld || undefined} data-cursor={job.id === acts.cursor || undefined} data-shown={job.id === acts.shown || undefined}>
       <Name job={job} icon={job.isHeld ? "pause" : "history"} />
       <span className={styles.facts}>
         {job.isHeld && <span className={styles.warn}>paused</span>}
-        {job.after.length > 0 && <span>after {job.after.map((each) => `job ${each}`).join(", ")}</span>}
         <span>{job.wants}</span>
         <Attempts job={job} />
         {job.failure && <span title={job.reason}>was {job.failure}</span>}
@@ -273,8 +269,6 @@ function WaitingJob({ job, place, line, now, acts }: { job: JobLine; place: numb
       <Buttons job={job} acts={acts}>
         {act && (
           <>
-            <IconButton icon="up" label={`Move job ${job.id} up`} size={14} disabled={!above} onClick={() => above && act({ act: "move", job: job.id, before: above.id })} />
-            <IconButton icon="first" label={`Move job ${job.id} to the front`} size={14} disabled={!above} onClick={() => above && act({ act: "move", job: job.id, before: line[0]!.id })} />
             <IconButton
               icon={job.isHeld ? "play" : "pause"}
               label={job.isHeld ? `Let job ${job.id} start` : `Pause job ${job.id}`}

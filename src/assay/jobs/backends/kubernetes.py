@@ -180,8 +180,6 @@ def _pod_of(specs: Sequence[JobSpec], place: KubernetesPlace, *, gpus: int) -> d
 
 
 def _gpus_of(spec: JobSpec) -> int:
-    if spec.after:
-        raise InputError("A job of Kubernetes cannot wait for jobs of the queue.")
     return 0 if spec.device == "cpu" else spec.devices
 
 

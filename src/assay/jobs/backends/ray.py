@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.directory import PRIVATE, make_directory
-from assay.core.errors import AssayError, InputError, MissingExtraError
+from assay.core.errors import AssayError, MissingExtraError
 from assay.core.job import JobSpec, JobStatus, classify, describe_end
 
 POLL_S = 0.2
@@ -77,8 +77,6 @@ class RayBackend:
         self._ray.shutdown()
 
     def _submit(self, spec: JobSpec) -> str:
-        if spec.after:
-            raise InputError("A job of Ray cannot wait for jobs of the queue.")
         handle = secrets.token_hex(8)
         gpus = 0 if spec.device == "cpu" else spec.devices / max(1, spec.per_device)
         task = self._run.options(num_cpus=1, num_gpus=gpus, name=spec.title or "assay")

@@ -243,10 +243,6 @@ class _Row:
 
 def _options_of(spec: JobSpec) -> tuple[str, ...]:
     """Return the options of sbatch for what a job asks for."""
-    if spec.after:
-        raise InputError(
-            "A job of Slurm cannot wait for jobs of the queue.", fix="sbatch --dependency"
-        )
     options = ["--ntasks=1"]
     if spec.device != "cpu":
         options.append(f"--gpus={spec.devices}")

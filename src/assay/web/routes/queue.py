@@ -57,7 +57,6 @@ class JobLine(Model):
     project: str
     project_key: str | None
     group: str
-    after: list[int]
     wants: str
     devices: list[str]
     attempt: int
@@ -116,14 +115,10 @@ class QueueCounts(Model):
 
 
 class QueueAct(Model):
-    """Action on one job, or on the whole queue without `job` (pause and resume).
+    """Action on one job, or on the whole queue without `job` (pause and resume)."""
 
-    "move" puts a waiting job into the line before another one.
-    """
-
-    act: Literal["pause", "resume", "stop", "move"]
+    act: Literal["pause", "resume", "stop"]
     job: Annotated[int, Field(ge=1, le=MAX_JOB)] | None = None
-    before: Annotated[int, Field(ge=1, le=MAX_JOB)] | None = None
 
 
 class RerunPlan(Model):
@@ -228,7 +223,7 @@ def text(
 
 @router.post("/api/queue/acts")
 def act(site: SiteOf, given: QueueAct) -> QueueFacts:
-    """Pause, resume, stop or move, as `assay queue` does; return the queue after it."""
+    """Pause, resume or stop, as `assay queue` does; return the queue after it."""
     _needs_queue()
     with JobJournal() as journal:
         _do(journal, given)
@@ -245,10 +240,6 @@ def _do(journal: JobJournal, given: QueueAct) -> None:
             journal.hold([job], held=given.act == "pause")
         case QueueAct(act="stop", job=int(job)):
             journal.request_cancel([job])
-        case QueueAct(act="move", job=int(job), before=int(before)):
-            journal.move_before(job, before)
-        case _:
-            raise InputError("The act `move` needs the job to start before.")
 
 
 def _needs_queue() -> None:
@@ -311,7 +302,6 @@ class _Lines:
             project=Path(spec.project).name,
             project_key=key,
             group=spec.group,
-            after=list(spec.after),
             wants=spec.device if spec.devices == 1 else f"{spec.devices} of {spec.device}",
             devices=list(status.devices),
             attempt=status.attempt,
