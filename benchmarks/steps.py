@@ -82,7 +82,7 @@ from assay.core.ports import Recorder
 from assay.engine import Display, Engine, OptimizerStep, Supervised, WarmupCosine
 from assay.engine.optim.schedules import Schedule
 from assay.engine.trace.tracer import Tracer
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.record.recorder import RunRecorder
 from assay.record.trace_writer import TraceWriter
 
@@ -282,7 +282,7 @@ def log_calls(recorder: RunRecorder, metrics: int, calls: int) -> Iterator[Figur
 
 def size_of(recorder: RunRecorder) -> int:
     """Bytes of the metrics so far."""
-    return state_of(recorder.folder.metrics)[0]
+    return metrics_state(recorder.folder.metrics)[0]
 
 
 def loops_on(device: str, steps: int, rounds: int) -> list[Figure]:

@@ -17,7 +17,7 @@ import pytest
 import assay
 from assay.core.errors import InputError
 from assay.formats.event_log import Edit
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.query.run import RunView
 from assay.store.index_database import index_file
 from assay.store.layout import Project
@@ -225,7 +225,7 @@ def test_a_run_of_a_million_points_under_five_thousand_names_that_printed_two_gi
         for step in range(200):
             run.log(norms, step)
     assert run.folder is not None
-    assert state_of(run.folder.metrics)[0] < 12_000_000
+    assert metrics_state(run.folder.metrics)[0] < 12_000_000
     run.folder.output.touch()
     os.truncate(run.folder.output, 2_000_000_000)
 

@@ -128,6 +128,25 @@ with assay.start() as run:
     assert output(project) == "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
 
 
+def test_the_end_of_a_run_that_printed_nothing_does_not_wait_for_the_helper_to_begin(
+    project: Project,
+) -> None:
+    script = python(
+        """
+import assay.record.capture as capture
+capture.DRAIN_S = 600.0
+capture._PROGRAM = "import sys; sys.stdin.read()"
+run = assay.start()
+run.finish()
+print("shown", flush=True)
+""",
+        project,
+    )
+    out, _ = script.communicate(timeout=60)
+
+    assert (script.returncode, out) == (0, "shown\n")
+
+
 def test_the_last_words_of_a_killed_program_are_kept(project: Project) -> None:
     script = python(
         """

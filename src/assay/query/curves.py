@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.formats.json_codec import dumps
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.store.layout import RunFolder
 from assay.store.metrics_tail import Tail
 from assay.store.series import read_series
@@ -144,7 +144,7 @@ class CurveReader:
             tail.update()
             return tail.series(names, branches=branches)
         key = (folder.path, branches)
-        stamp = state_of(folder.metrics)
+        stamp = metrics_state(folder.metrics)
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and kept.stamp == stamp:

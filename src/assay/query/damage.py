@@ -1,4 +1,4 @@
-"""Damage of one record: the parts that cannot be read any more, and what is lost with them."""
+"""DamagedRows of one record: the parts that cannot be read any more, and what is lost with them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from assay.formats import run_file
 from assay.formats.event_log import read_lines
 from assay.formats.metrics_file import (
     NAMES_FILE,
-    Damage,
+    DamagedRows,
+    metrics_state,
     row_bytes,
     row_values,
-    state_of,
     values_of_file,
 )
 from assay.formats.run_file import RunFile, Status, Summary
@@ -72,7 +72,7 @@ def describe_altered_config(folder: RunFolder, file: RunFile | None) -> str:
 
 def _metrics(folder: RunFolder, file: RunFile | None) -> str:
     """Return a sentence about unreadable curves, "" for none and for curves that are too long."""
-    size, _ = state_of(folder.metrics)
+    size, _ = metrics_state(folder.metrics)
     if size > MOST_CHECKED_BYTES:
         return ""
     return metrics_damage(folder.metrics, has_ended=file is not None and file.status in _ENDED)
@@ -141,7 +141,7 @@ def _count_rows(rows: int) -> str:
     return f"{rows} {'row' if rows == 1 else 'rows'}"
 
 
-def _where(places: list[Damage]) -> str:
+def _where(places: list[DamagedRows]) -> str:
     size = sum(each.end - each.begin for each in places)
     if len(places) == 1:
         return f"at byte {places[0].begin} ({size} bytes)"

@@ -15,7 +15,7 @@ from assay.core.facts import Ended, Started, Warned
 from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
 from assay.formats.event_log import Timed, read_events
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.query.catalog import Catalog
 from assay.query.run_row import RunRow
 from assay.query.standstill import STALLED_S, RunStandstill, plateau_of, standstill_of
@@ -134,7 +134,7 @@ def _silent(
     row: RunRow, folder: RunFolder, now_ns: int
 ) -> Iterator[tuple[MessageKind, int, str, str]]:
     """Yield a message for an open run that was killed, hangs, or no longer learns."""
-    heard_ns = max(state_of(folder.metrics)[1], row.written.started_ns)
+    heard_ns = max(metrics_state(folder.metrics)[1], row.written.started_ns)
     if row.status == "killed":
         lasted = duration(row.duration_s or 0.0)
         yield "killed", heard_ns, f"killed after {lasted}, without an end of its own", ""

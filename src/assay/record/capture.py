@@ -70,8 +70,18 @@ class Capture:
         """
         if os.getpid() != self._pid or not self._put_back():
             return
-        if threading.current_thread() is not self._watch:
+        if threading.current_thread() is not self._watch and not self._is_unused():
             self._watch.join(DRAIN_S)  # it waits for the helper
+
+    def _is_unused(self) -> bool:
+        """Return whether nothing was printed, and the helper has not begun: it takes a while."""
+        assert self._pump.stdout is not None
+        with contextlib.suppress(OSError, ValueError):  # closed: the helper has ended
+            waiting = [
+                _bytes_in(each) for each in (*list(self._sources), self._pump.stdout.fileno())
+            ]
+            return not any(waiting)
+        return False
 
     def find_secrets(self) -> list[str]:
         """Return the secrets that the output said to be some; after `stop`, once."""
@@ -79,7 +89,8 @@ class Capture:
             return []
         with self._pump.stdout as told, contextlib.suppress(OSError, ValueError):
             os.set_blocking(told.fileno(), False)  # a child may still print, and keep it running
-            return from_line((told.read() or b"").partition(b"\n")[0])
+            _, _, line = (told.read() or b"").partition(b"\n")
+            return from_line(line.partition(b"\n")[0])
         return []
 
     def replace(self, secrets: Iterable[str]) -> None:
@@ -204,6 +215,12 @@ def _is_plain() -> bool:
         return (sys.stdout.fileno(), sys.stderr.fileno()) == (_STDOUT, _STDERR)
     except (AttributeError, OSError, ValueError):
         return False
+
+
+def _bytes_in(descriptor: int) -> int:
+    """Return how many bytes wait to be read."""
+    count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
 
 
 def _same(one: int, other: int) -> bool:

@@ -7,6 +7,7 @@ It is a process of its own so that the last words of a killed program are not lo
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import fcntl
 import os
@@ -17,7 +18,7 @@ import termios
 from assay.core import signals
 from assay.core.directory import open_directory
 from assay.core.secrets.replacement import Secrets, from_line, to_line
-from assay.record.screen import Screen
+from assay.record.printed_lines import PrintedLines
 
 STDIN, STDOUT = 0, 1
 CHUNK_BYTES = 1 << 16
@@ -105,9 +106,12 @@ def main(output: str, *pairs: str) -> None:
     known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()
+    # It has begun: from now on the end of the run waits for it, unless the program was killed.
+    with contextlib.suppress(OSError):
+        os.write(STDOUT, b"\n")
     end_last_line(descriptor)
-    screen = Screen(descriptor, clean=secrets.clean)
-    lines = SharedLines(screen)
+    printed = PrintedLines(descriptor, clean=secrets.clean)
+    lines = SharedLines(printed)
     while streams:
         waited = [*streams, STDIN] if known.is_open else [*streams]
         ready, _, _ = select.select(waited, [], [], RETRY_S)
@@ -122,13 +126,13 @@ def main(output: str, *pairs: str) -> None:
                 del streams[source]
                 continue
             lines.feed(stream, stream.decoder.decode(data))
-            flush_screen(screen)  # first: what was seen is also written down
+            flush_lines(printed)  # first: what was seen is also written down
             stream.show(data)
         if not ready:
             for stream in streams.values():
                 stream.follow_size()
     try:
-        screen.close()
+        printed.close()
         # Few enough for the pipe, so that nobody has to read them.
         learnt = [it for it in secrets.values if it not in known.told and len(it) <= _LONGEST]
         os.write(STDOUT, to_line(learnt[:_MOST_LEARNT]))
@@ -147,19 +151,19 @@ def open_output(path: str) -> int:
 class SharedLines:
     """Lines of several streams in one file: each line belongs to one of them, so it can be read."""
 
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
+    def __init__(self, printed: PrintedLines) -> None:
+        self.printed = printed
         self._last: SharingStream | None = None
 
     def feed(self, stream: SharingStream, text: str) -> None:
         """Write the text of a stream; begin a line if the last text was of another stream."""
         if stream is not self._last:
             if self._last is not None:
-                self._last.cut_off = self.screen.begin_line()
+                self._last.cut_off = self.printed.begin_line()
             if stream.cut_off and text.startswith(("\n", "\r\n")):
                 text = text.partition("\n")[2]
             stream.cut_off, self._last = False, stream
-        self.screen.feed(text)
+        self.printed.feed(text)
 
 
 def end_last_line(descriptor: int) -> None:
@@ -169,10 +173,10 @@ def end_last_line(descriptor: int) -> None:
         os.pwrite(descriptor, b"\n", size)
 
 
-def flush_screen(screen: Screen) -> None:
+def flush_lines(printed: PrintedLines) -> None:
     """A full disk stops nothing: the next flush writes what this one could not."""
     try:
-        screen.flush()
+        printed.flush()
     except OSError:
         return
 

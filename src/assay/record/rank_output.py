@@ -9,26 +9,26 @@ from pathlib import Path
 
 from assay.core.directory import make_directory
 from assay.core.secrets.replacement import Secrets
+from assay.record.printed_lines import PrintedLines
 from assay.record.pump import (
     CHUNK_BYTES,
     SharedLines,
     SharingStream,
     end_last_line,
-    flush_screen,
+    flush_lines,
     open_output,
 )
-from assay.record.screen import Screen
 
 
 class RankOutput:
-    """Copy of what one rank prints, kept as `output.txt` is: the final screen, without secrets."""
+    """Copy of what one rank prints, kept as `output.txt` is: lines without secrets."""
 
     def __init__(self, kept: Path, secrets: Secrets) -> None:
         make_directory(kept.parent)
         self._descriptor = open_output(str(kept))
         end_last_line(self._descriptor)
-        self._screen = Screen(self._descriptor, clean=secrets.clean)
-        self._lines = SharedLines(self._screen)
+        self._printed = PrintedLines(self._descriptor, clean=secrets.clean)
+        self._lines = SharedLines(self._printed)
         self._files: dict[Path, _PrintedFile] = {}
 
     def follow(self, files: Iterable[Path]) -> None:
@@ -39,11 +39,11 @@ class RankOutput:
             file = self._files[path]
             while data := file.read():
                 self._lines.feed(file, data)
-                flush_screen(self._screen)
+                flush_lines(self._printed)
 
     def close(self) -> None:
         """Write what was held back, and close all files."""
-        self._screen.close()
+        self._printed.close()
         os.close(self._descriptor)
         for file in self._files.values():
             file.close()

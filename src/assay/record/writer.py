@@ -33,7 +33,7 @@ from assay.formats.metrics_file import (
     NAMES_FILE,
     PLACES,
     KeySet,
-    Names,
+    MetricNames,
     Rewind,
     body_of_row,
     row_bytes,
@@ -137,7 +137,7 @@ class MetricsWriter:
     def _begin(self) -> None:
         """Learn the numbers of sets and places that are taken; say what the format is."""
         refuse_old(self.path)
-        known = Names(str(self.path))
+        known = MetricNames(str(self.path))
         known.add(read_bytes(self.path / NAMES_FILE, metrics_file.MAX_NAMES_BYTES))
         own = [number for number in known.sets if number // MAX_SETS == self.attempt]
         self._next = max(own, default=self.attempt * MAX_SETS - 1) + 1

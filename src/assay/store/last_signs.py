@@ -8,7 +8,7 @@ from pathlib import Path
 from assay.core.regular_file import mtime_ns_of
 from assay.formats import lease as leases
 from assay.formats.lease import Lease
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 
 _WRITTEN = ("log.txt", "events.jsonl")
 
@@ -19,7 +19,7 @@ def heard_ns(folder: Path, lease: Lease | None) -> int:
     if lease is not None:
         is_past = lease.beat_ns <= time.time_ns() + leases.SILENT_NS
         beat_ns = lease.beat_ns if is_past else leases.written_ns(folder)
-    _, logged_ns = state_of(folder / "metrics")
+    _, logged_ns = metrics_state(folder / "metrics")
     return max(beat_ns, logged_ns, *(mtime_ns_of(folder / name) for name in _WRITTEN))
 
 

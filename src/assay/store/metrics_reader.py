@@ -13,14 +13,14 @@ from assay.core.regular_file import FileTooLargeError
 from assay.formats.metrics_file import (
     MAX_NAMES_BYTES,
     NAMES_FILE,
-    Damage,
+    DamagedRows,
     KeySet,
-    Names,
+    MetricNames,
     Rewind,
     row_bytes,
-    scan_rows,
     values_of_file,
 )
+from assay.store.row_scan import scan_rows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,8 +47,8 @@ class MetricsReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.names = Names(str(folder))
-        self.damages: list[Damage] = []
+        self.names = MetricNames(str(folder))
+        self.damages: list[DamagedRows] = []
         self.rows: dict[int, int] = {}
         """Intact rows read so far, by number of values."""
         self.nameless = 0
@@ -172,7 +172,7 @@ class MetricsReader:
         last = self.damages[-1] if self.damages else None
         if last is not None and (last.file, last.end) == (name, begin):
             begin = self.damages.pop().begin
-        self.damages.append(Damage(name, begin, end, torn))
+        self.damages.append(DamagedRows(name, begin, end, torn))
 
 
 def _read_at(descriptor: int, start: int, count: int) -> bytes:

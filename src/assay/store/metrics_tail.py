@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from assay.core.errors import RecordError
 from assay.formats.run_file import Summary
 from assay.store.metrics_reader import ChangedError, MetricsReader
-from assay.store.series import Block, Series, blocks_of, series_of
+from assay.store.series import Block, Series, group_blocks, series_of
 from assay.store.summaries import Fold
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Tail:
 
     def _contents(self) -> list[Block]:
         if self._blocks is None:
-            self._blocks = blocks_of(self._reader, self._windows.values())
+            self._blocks = group_blocks(self._reader, self._windows.values())
         return self._blocks
 
     def _read(self) -> None:

@@ -16,7 +16,7 @@ from assay.core.regular_file import file_size, mtime_ns_of, read_bytes, read_sta
 from assay.formats import defaults_file
 from assay.formats.event_log import Edit, labels_of, read_edits
 from assay.formats.json_codec import dumps, parse_numbers
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.formats.run_file import Attempt, RunFile, Summary
 from assay.store.best_damage import best_damage
 from assay.store.cells import to_cell
@@ -41,7 +41,7 @@ def read_record(
     """
     readme_mtime_ns = mtime_ns_of(folder.readme)
     edits_size = file_size(folder.edits)
-    _, metrics_mtime_ns = state_of(folder.metrics)
+    _, metrics_mtime_ns = metrics_state(folder.metrics)
     run, error = run_in(folder)
     if error and no_folder(folder):
         run = _nameless_run(folder)

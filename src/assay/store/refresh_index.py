@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from assay.core.regular_file import file_size, mtime_ns_of
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.store.index_database import (
     delete_file,
     index_file,
@@ -175,7 +175,7 @@ def _current(
         return read_record(folder, fresh, summarize)
     if old.sealed or (not old.metrics_mtime_ns and no_folder(folder)):
         return old
-    _, metrics_mtime_ns = state_of(folder.metrics)
+    _, metrics_mtime_ns = metrics_state(folder.metrics)
     if metrics_mtime_ns == old.metrics_mtime_ns:
         return old
     summaries_json = summarize(folder)

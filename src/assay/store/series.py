@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import ArgumentError
-from assay.formats.metrics_file import Damage, KeySet
+from assay.formats.metrics_file import DamagedRows, KeySet
 from assay.store.metrics_reader import ChangedError, MetricsReader, branches_of, find_repeats
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class MetricsContents:
 
     blocks: list[Block]
     sets: tuple[KeySet, ...]
-    damages: tuple[Damage, ...]
+    damages: tuple[DamagedRows, ...]
     damaged_names: int
     nameless: int
     missing: dict[int, int]
@@ -129,7 +129,7 @@ def read_contents(folder: Path | str) -> MetricsContents:
             windows = list(reader.read(to_end=True))
         except ChangedError:
             continue
-        blocks = blocks_of(reader, windows)
+        blocks = group_blocks(reader, windows)
         missing = {
             values: rows - reader.rows.get(values, 0)
             for values, rows in reader.names.ends.items()
@@ -145,7 +145,7 @@ def read_contents(folder: Path | str) -> MetricsContents:
         )
 
 
-def blocks_of(reader: MetricsReader, windows: Iterable[NDArray[np.void]]) -> list[Block]:
+def group_blocks(reader: MetricsReader, windows: Iterable[NDArray[np.void]]) -> list[Block]:
     """Return the rows of windows by set of names."""
     import numpy as np  # here: a list of runs must not pay for it
 

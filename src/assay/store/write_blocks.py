@@ -11,7 +11,8 @@ from zlib import crc32
 
 from assay.core.directory import create_file, make_directory
 from assay.formats import metrics_file
-from assay.formats.metrics_file import MAX_SETS, NAMES_FILE, KeySet, row_type, row_values, rows_file
+from assay.formats.metrics_file import MAX_SETS, NAMES_FILE, KeySet, row_values, rows_file
+from assay.store.row_scan import row_type
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, Query, Request, Response
 
 from assay.core.errors import InputError
-from assay.formats.metrics_file import state_of
+from assay.formats.metrics_file import metrics_state
 from assay.query.catalog import Asked
 from assay.query.columns import COLUMNS, Column, spell_setting
 from assay.query.curves import Curve, CurveView, draw_curves
@@ -342,7 +342,7 @@ def _etag(
         if row.written.status == "running":
             stamp = home.curves.revision(folder, update=True)
         else:
-            stamp = state_of(folder.metrics)
+            stamp = metrics_state(folder.metrics)
         digest.update(f"{run_id} {stamp}\n".encode())
     return f'"{digest.hexdigest()}"'
 

@@ -1,8 +1,9 @@
-"""Output as a terminal would show it, in a file."""
+"""Printed text as lines in a file."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.record.screen import KEPT_ROWS, MAX_ROW_CHARS, Screen
+from assay.record.printed_lines import MAX_LINE_CHARS, PrintedLines
 
 
 @pytest.fixture
@@ -22,12 +23,12 @@ def shown(path: Path, *pieces: str, flush: bool = True) -> str:
     """Return the file's content after the pieces; with `flush` each is on disk before the next."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        screen = Screen(descriptor)
+        lines = PrintedLines(descriptor)
         for piece in pieces:
-            screen.feed(piece)
+            lines.feed(piece)
             if flush:
-                screen.flush()
-        screen.close()
+                lines.flush()
+        lines.close()
     finally:
         os.close(descriptor)
     return path.read_text(encoding="utf-8", errors="surrogateescape")
@@ -50,38 +51,23 @@ def test_of_a_progress_bar_the_last_state_is_kept(path: Path) -> None:
 
 def test_while_a_bar_is_drawn_its_present_state_is_in_the_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    screen = Screen(descriptor)
+    lines = PrintedLines(descriptor)
     seen = []
     for percent in (0, 50, 100):
-        screen.feed(bar(percent))
-        screen.flush()
+        lines.feed(bar(percent))
+        lines.flush()
         seen.append(path.read_text(encoding="utf-8"))
     os.close(descriptor)
 
     assert [text[:4] for text in seen] == ["  0%", " 50%", "100%"]
 
 
-def test_a_shorter_line_over_a_longer_one_leaves_its_rest_as_a_terminal_does(path: Path) -> None:
-    assert (
-        shown(path, "abcdef\rxy\n", "abcdef\rxy\x1b[K\n", "abcdef\r\x1b[2Kxy\n")
-        == "xycdef\nxy\nxy\n"
-    )
+def test_what_follows_a_carriage_return_replaces_the_line(path: Path) -> None:
+    assert shown(path, "abcdef\rxy\n", "abcdef\rxy\x1b[K\n", "abcdef\r\r\n") == "xy\nxy\nabcdef\n"
 
 
 def test_a_bar_that_was_wiped_out_with_blanks_leaves_none(path: Path) -> None:
     assert shown(path, "loading 50%", "\r" + " " * 11 + "\r", "done\n") == "done\n"
-
-
-def test_nested_bars_are_two_lines(path: Path) -> None:
-    """As tqdm draws them: the inner one below, and back up."""
-    pieces = []
-    for outer in range(3):
-        pieces.append(f"\repoch {outer}")
-        for inner in range(5):
-            pieces.append(f"\n\r  batch {inner}\x1b[A")
-    pieces.append("\n\n")
-
-    assert shown(path, *pieces) == "epoch 2\n  batch 4\n"
 
 
 def test_colors_and_titles_are_left_out_even_when_cut_in_pieces(path: Path) -> None:
@@ -97,7 +83,7 @@ def test_text_that_is_no_utf8_comes_out_as_it_went_in(path: Path) -> None:
 
 
 def test_a_line_without_end_does_not_grow_in_memory(path: Path) -> None:
-    text = "x" * MAX_ROW_CHARS
+    text = "x" * MAX_LINE_CHARS
 
     assert shown(path, text, text, text, "y\n", "z\n") == text * 3 + "xy\nz\n"[1:]
 
@@ -105,27 +91,31 @@ def test_a_line_without_end_does_not_grow_in_memory(path: Path) -> None:
 def test_what_was_there_before_stays(path: Path) -> None:
     path.write_text("an earlier attempt\n", encoding="utf-8")
 
-    assert shown(path, "again\r", "A\n") == "an earlier attempt\nAgain\n"
-
-
-def test_lines_far_above_are_out_of_reach(path: Path) -> None:
-    lines = [f"{i}\n" for i in range(2 * KEPT_ROWS)]
-
-    text = shown(path, *lines, f"\x1b[{5 * KEPT_ROWS}A", "top")
-
-    assert text.startswith("0\n1\n")
-    assert text.count("top") == 1
+    assert shown(path, "again\r", "A\n") == "an earlier attempt\nA\n"
 
 
 def test_secrets_do_not_reach_the_file_though_they_come_in_pieces(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    screen = Screen(descriptor, clean=lambda text: text.replace("s3cret", "***"))
+    lines = PrintedLines(descriptor, clean=lambda text: text.replace("s3cret", "***"))
     for piece in ("key ", "s3c", "ret of", " mine\n", "and\n"):
-        screen.feed(piece)
-        screen.flush()
+        lines.feed(piece)
+        lines.flush()
     os.close(descriptor)
 
     assert path.read_text() == "key *** of mine\nand\n"
+
+
+def test_a_private_key_is_cleaned_as_a_whole_though_it_comes_line_by_line(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    lines = PrintedLines(
+        descriptor, clean=lambda text: re.sub("BEGIN.*?END", "***", text, flags=re.S)
+    )
+    for piece in ("so\n", "BEGIN PRIVATE KEY\n", "aGVs", "bG8=\n", "END PRIVATE KEY\n", "on\n"):
+        lines.feed(piece)
+        lines.flush()
+    os.close(descriptor)
+
+    assert path.read_text() == "so\n*** PRIVATE KEY\non\n"
 
 
 PIECES = st.lists(st.text(st.sampled_from("ab\n\r \x1b[2KAé\x08"), max_size=12), max_size=20)
@@ -145,7 +135,7 @@ def test_how_output_is_cut_and_when_it_is_written_changes_nothing(pieces: list[s
         (["".join(pieces)], True),
         (list("".join(pieces)), True),
     ):
-        path = Path(os.environ["HOME"]) / "screen.txt"
+        path = Path(os.environ["HOME"]) / "lines.txt"
         path.unlink(missing_ok=True)
         texts.append(shown(path, *cut, flush=flush))
 
