@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.facts import Ended, Started, Warned
+from assay.core.facts import Ended, Evaluated, Started, Warned
+from assay.formats.run_file import Best
 from assay.store.layout import Project
 from cli.conftest import Assay
 from run_folders import hold_lease, make_run, tell_now
@@ -91,3 +92,23 @@ def test_what_was_read_is_kept_for_the_user_and_in_no_record(
 
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     assert list((tmp_path / "data").rglob("inbox.json"))
+
+
+def test_a_message_holds_what_was_true_when_it_was_made(project: Project, assay: Assay) -> None:
+    folder = make_run(
+        project,
+        tag="back",
+        points={"acc": [0.5, 0.9]},
+        best=Best(metric="acc", mode="max", value=0.9, step=2),
+    )
+    for attempt, value in ((1, 0.5), (2, 0.9)):
+        tell_now(
+            folder,
+            Started(attempt=attempt, step=attempt - 1),
+            Evaluated(split="valid", step=attempt, metrics={"acc": value}),
+            Ended(status="finished", step=attempt),
+        )
+
+    ends = [line for line in assay("inbox").lines if "finished after" in line]
+
+    assert sorted(line.rpartition("acc ")[2].split()[0] for line in ends) == ["0.5", "0.9"]

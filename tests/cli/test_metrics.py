@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 
+import pytest
+
 from assay.script import start
 from assay.store.layout import Project
 
@@ -48,3 +50,23 @@ def test_a_metric_that_is_mistyped_is_told_its_neighbour(project: Project, assay
 
     assert said.code == 2 and "did you mean `valid/loss`?" in said.err
     assert "assay metrics last --json" in assay("log", "last", "--json").err
+
+
+@pytest.mark.parametrize("form", ["--csv", "--json"])
+def test_what_was_logged_at_one_step_is_one_row_in_every_form(
+    project: Project, assay: Assay, form: str
+) -> None:
+    with start("digits", project=project) as run:
+        for step in (1, 2):
+            run.log({"a": step}, step)
+            run.log({"b": step}, step)
+        run.log({"a": 5.0}, 1)
+
+    lines = assay("metrics", "last", form).lines
+
+    if form == "--json":
+        found = [(row["step"], row["metrics"]) for row in map(json.loads, lines)]
+    else:
+        table = csv.DictReader(lines)
+        found = [(int(row["step"]), {k: float(row[k]) for k in "ab"}) for row in table]
+    assert found == [(1, {"a": 5.0, "b": 1.0}), (2, {"a": 2.0, "b": 2.0})]

@@ -224,9 +224,9 @@ def test_a_secret_that_is_a_key_is_replaced_and_no_value_is_lost() -> None:
                 "max_tokens",
                 "author",
                 "public_key",
-                "PWD",
             )
         ),
+        *((name, "surely") for name in ("pwd", "db.pwd", "old_pwd", "PWD")),
         *(
             (name, "")
             for name in (
@@ -256,6 +256,8 @@ def test_a_name_says_how_surely_it_holds_a_secret(name: str, how: str) -> None:
         ("password", ""),
         ("api_key", "null"),
         ("secret", "/run/secrets/db"),
+        ("PWD", "/tmp/q8Zr3LmX0tYvB5nKc7WsPd2F"),
+        ("OLDPWD", "/tmp/q8Zr3LmX0tYvB5nKc7WsPd2F"),
         ("optimizer", "q8Zr3LmX0tYvB5nKc7WsPd2F"),
     ],
 )

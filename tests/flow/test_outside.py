@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import assay as house
 from assay.compose.run_record import launch_metadata, secrets_of
-from assay.config import dump, load, open_config, plain
+from assay.config import dump, load, open_config
 from assay.config.diff import changed_keys
 from assay.config.freeze import origins_noted
 from assay.config.secret_keys import without_secrets
@@ -135,7 +135,7 @@ def recorded(toy: Path) -> list[RunView]:
 
 
 def trained_width(run: RunView) -> int:
-    return int(plain(run.config)["model"]["width"])
+    return int(run.config["model"]["width"])
 
 
 def rerun_is_the_same(assay: Assay, toy: Path, run: RunView, other: dict[str, str]) -> None:
@@ -146,8 +146,8 @@ def rerun_is_the_same(assay: Assay, toy: Path, run: RunView, other: dict[str, st
     assert again.file.newest.config_hash == run.file.newest.config_hash
     assert trained_width(again) == trained_width(run)
     assert diff(run, again).config == ()
-    assert origins_noted(again.config_text, again.config) == origins_noted(
-        run.config_text, run.config
+    assert origins_noted(again.config_text, again.config_tree) == origins_noted(
+        run.config_text, run.config_tree
     )
 
 

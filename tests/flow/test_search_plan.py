@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from assay.config.tree import fit_path, get_at, plain
+from assay.config.tree import fit_path, get_at
 from assay.query.diff import write_value
 from assay.query.run import RunView
 
@@ -39,7 +39,7 @@ def views(toy: Path) -> list[RunView]:
 
 
 def configs(toy: Path) -> list[dict[str, Any]]:
-    return [plain(view.config) for view in views(toy)]
+    return [view.config for view in views(toy)]
 
 
 def sweep_of(toy: Path) -> str:
@@ -102,7 +102,7 @@ def test_a_search_is_resumed_by_its_plan_though_its_config_has_changed(
     by_run = {each["runs"][0]["id"]: each for each in rows(ran)}
     assert len(views(toy)) == 3 == len(by_run)
     for view in views(toy):
-        config = plain(view.config)
+        config = view.config
         assert by_run[view.id]["values"] == {"optimizer.lr": str(config["optimizer"]["lr"])}
         assert (config["train"]["steps"], config["model"]["width"]) == (3, 6)
         score = by_run[view.id]["runs"][0]
@@ -230,7 +230,7 @@ def test_values_in_lists_references_and_truths_are_told_apart(
     sweep = cut(toy, 1)
     again = rows(assay("sweep", "--resume", sweep, "--json"))
 
-    models = [plain(view.config)["model"] for view in views(toy)]
+    models = [view.config["model"] for view in views(toy)]
     assert all(type(each["kind"]) in (int, bool) for each in models)
     assert len({(each["sizes"][0], repr(each["kind"])) for each in models}) == len(models)
     assert all(len(each["runs"]) == 1 for each in again)
@@ -304,7 +304,7 @@ def test_what_a_table_says_is_what_the_records_hold_wherever_a_search_is_resumed
     cut(toy, 0)
     ran = assay("run", "c.toml", "--device", "cpu", "--no-isolate")
     assert ran.returncode == 0, ran.stderr
-    titles = [plain(view.config) for view in views(toy)]
+    titles = [view.config for view in views(toy)]
     assert sorted(map(str, titles)) == sorted(str(each) for each in kept_configs(toy, whole))
 
 
@@ -316,7 +316,9 @@ def check_rows(toy: Path, found: list[dict[str, Any]]) -> None:
         (run,) = each["runs"]
         view = by_id[run["id"]]
         for key, text in each["values"].items():
-            assert text == write_value(get_at(view.config, fit_path(view.config, key.split("."))))
+            assert text == write_value(
+                get_at(view.config_tree, fit_path(view.config_tree, key.split(".")))
+            )
         assert run["score"] == view.summaries["valid/acc"].max
 
 
@@ -324,7 +326,7 @@ def kept_configs(toy: Path, found: list[dict[str, Any]]) -> list[dict[str, Any]]
     """The configs of runs that were moved away."""
     kept = {run["id"] for each in found for run in each["runs"]}
     runs = [RunView(file.parent) for file in toy.glob("*/run.json")]
-    return [plain(view.config) for view in runs if view.id in kept]
+    return [view.config for view in runs if view.id in kept]
 
 
 SLOW = """

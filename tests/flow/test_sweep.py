@@ -15,7 +15,6 @@ import pytest
 
 from assay.config.expansion import plan_of
 from assay.config.loading import loads
-from assay.config.tree import plain
 from assay.formats import run_file
 from assay.jobs.search_plan import SearchMetric, SearchPlan
 from assay.jobs.study import make_study
@@ -193,7 +192,7 @@ def test_a_pruned_trial_is_ended_in_the_midst_of_its_run_and_the_search_goes_on(
 
     assert ran.returncode == 0, ran.stderr
     views = [RunView(run) for run in sorted((toy / "runs").iterdir())]
-    bad = [view for view in views if plain(view.config)["model"]["kind"] == "bad"]
+    bad = [view for view in views if view.config["model"]["kind"] == "bad"]
     assert len(views) == 4 and bad
     for view in bad:
         assert view.labels == ["pruned"] and view.status == "stopped"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from assay.config.tree import plain
 from assay.core.errors import ConfigError, InputError, RecordError
 from assay.core.facts import Ended, Started
 from assay.formats import lease
@@ -37,7 +36,7 @@ def test_a_run_recorded_by_a_script_shows_all_of_itself(project: Project) -> Non
 
     assert (view.id, view.kind, view.tag, view.status) == (run.id, "train", "größer", "finished")
     assert view.desc == "A first try.\n\nWith care."
-    assert plain(view.config) == {"optimizer": {"lr": 0.5}}
+    assert view.config == {"optimizer": {"lr": 0.5}}
     assert "lr = 0.5" in view.config_text
     assert view.metrics == ["loss", "acc"]
     assert view.metric("loss").values.tolist() == [1.0, 0.5, 1 / 3]
@@ -247,7 +246,7 @@ def test_an_empty_run_has_nothing_and_says_so_without_failing(project: Project) 
         [],
     )
     assert (view.checkpoints, view.artifacts, view.metrics, view.best) == ([], (), [], None)
-    assert (view.code, dict(view.environment), plain(view.config)) == (Code(), {}, {})
+    assert (view.code, dict(view.environment), view.config) == (Code(), {}, {})
     assert view.duration_s == 0
     assert view.created.timestamp() == pytest.approx(view.file.created_ns / 1e9)
 

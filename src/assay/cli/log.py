@@ -152,20 +152,23 @@ class _Events:
 
 
 class MetricLines:
-    """Metrics that were not printed yet: a JSON object a line, with step and time.
+    """Steps that were not printed yet: a JSON object a line, with time and metrics.
 
-    With `names` only these metrics.
+    With `names` only these metrics. To `follow` a run, its newest step waits for the next one.
     """
 
-    def __init__(self, view: RunView, names: Sequence[str] = ()) -> None:
+    def __init__(self, view: RunView, names: Sequence[str] = (), *, follow: bool = False) -> None:
         self._view = view
+        self._follow = follow
         self._names = frozenset(names)
         self._given = 0
 
     def more(self, *, to_the_end: bool = False) -> list[str]:
-        from assay.query.logged_rows import logged_rows
+        from assay.query.logged_rows import logged_rows, merge_steps
 
-        rows = list(logged_rows(self._view))
+        rows = merge_steps(logged_rows(self._view))
+        if self._follow and not to_the_end:
+            rows = rows[:-1]
         # Of a run that was resumed meanwhile from an earlier step there are fewer: it goes on
         # behind those.
         fresh = rows[self._given :]

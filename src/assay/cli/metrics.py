@@ -19,7 +19,7 @@ from assay.core.formatting import number
 from assay.core.terminal import visible
 from assay.core.text_table import align_rows
 from assay.query.find import find_run
-from assay.query.logged_rows import LoggedRow, logged_rows, rows_csv
+from assay.query.logged_rows import LoggedRow, logged_rows, merge_steps, rows_csv
 from assay.query.run import RunView
 
 
@@ -49,9 +49,9 @@ def command(
     view = find_run(run)
     _refuse_unknown(view, names)
     if as_json:
-        echo_new(view, MetricLines(view, names), lines, follow=follow)
+        echo_new(view, MetricLines(view, names, follow=follow), lines, follow=follow)
         return 0
-    rows = _only(list(logged_rows(view)), names)
+    rows = _only(merge_steps(logged_rows(view)), names)
     if not as_csv and not names:
         rows = _without_costs(rows)
     rows = rows if lines is None else rows[len(rows) - min(lines, len(rows)) :]
@@ -94,15 +94,12 @@ def _only(rows: Sequence[LoggedRow], names: Sequence[str]) -> list[LoggedRow]:
 
 
 def _without_costs(rows: Sequence[LoggedRow]) -> list[LoggedRow]:
-    """Return the rows without speed, time and memory, which fill a terminal; one row a step."""
-    found: list[LoggedRow] = []
-    for row in rows:
-        values = {name: value for name, value in row.values.items() if not name.startswith(COSTS)}
-        if found and found[-1].step == row.step:
-            found[-1] = replace(found[-1], values={**found[-1].values, **values})
-        elif values:
-            found.append(replace(row, values=values))
-    return found
+    """Return the rows without speed, time and memory, which fill a terminal."""
+    kept = [
+        replace(row, values={k: each for k, each in row.values.items() if not k.startswith(COSTS)})
+        for row in rows
+    ]
+    return [row for row in kept if row.values]
 
 
 def _table(rows: Sequence[LoggedRow], *, color: bool) -> list[str]:

@@ -47,7 +47,7 @@ def summary_of(sweep: str, configs: Sequence[Config], results: Sequence[RunResul
 def _row(config: Config, result: RunResult | None, metric: str, mode: Mode) -> SweepRun:
     """Return what the record of a run says, and of one without a record its config."""
     view = _view(result) if result is not None else None
-    root = view.config if view is not None and view.config_text else config.root
+    root = view.config_tree if view is not None and view.config_text else config.root
     swept = [(parse_dotted(key), node) for key, node in config.assigned if key != "seed"]
     file = config.path.name if config.path is not None else "-"
     values = {"config": file, "variant": config.variant or "base"}

@@ -23,7 +23,7 @@ from assay.core.errors import AssayError
 from assay.core.facts import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, queue_job
 from assay.core.ports import NullRecorder
-from assay.core.secrets.names import REDACTED, sureness
+from assay.core.secrets.names import REDACTED, is_folder_of_shell, sureness
 from assay.core.secrets.replacement import Secrets, secrets_under
 from assay.core.signals import Terminated, number_of
 from assay.formats import defaults_file
@@ -166,7 +166,11 @@ def _outside_values(config: Config, secrets: Secrets) -> dict[str, Any]:
         if name == ARGV:
             pairs = zip(value, secrets.command(value), strict=True)
             outside[name] = [clean.replace(REDACTED, digest_of_secret(w)) for w, clean in pairs]
-        elif value is None or (not sureness(variable) and secrets.tree(value, variable) == value):
+        elif (
+            value is None
+            or is_folder_of_shell(variable, value)
+            or (not sureness(variable) and secrets.tree(value, variable) == value)
+        ):
             outside[name] = value
         else:
             outside[name] = digest_of_secret(str(value))

@@ -259,7 +259,7 @@ def resume_run(
     """Train a new attempt of a run from its checkpoint `name`, "" for the newest."""
     from assay.config import changed_keys
 
-    old = view.config
+    old = view.config_tree
     changes = changed_keys(old, without_secrets(config.root))
     changed = [change.key for change in changes]
     if not options.force:

@@ -27,7 +27,7 @@ from assay.config.tree import (
     walk,
 )
 from assay.core.diagnostics import Origin
-from assay.core.secrets.names import sureness
+from assay.core.secrets.names import is_folder_of_shell, sureness
 from assay.core.secrets.replacement import Secrets
 
 OUTSIDE = re.compile(
@@ -195,6 +195,8 @@ def text_within(value: Scalar) -> str:
 
 def is_secret_variable(name: str, value: Any) -> bool:
     """Return True if the name or the value of a variable says that it is a secret."""
+    if is_folder_of_shell(name, str(value)):
+        return False
     return bool(sureness(name)) or Secrets().tree(value, name) != value
 
 

@@ -51,7 +51,8 @@ class TrialRun:
 
     def set_values(self, point: Point) -> dict[str, Node]:
         """Return the values that the record of the run has at the keys of a point, by key."""
-        return values_at(self.view.config, [(axis.setting.parts, node) for axis, node in point])
+        places = [(axis.setting.parts, node) for axis, node in point]
+        return values_at(self.view.config_tree, places)
 
     def shown_values(self, point: Point) -> dict[str, str]:
         """Return the same as text."""

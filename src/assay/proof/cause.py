@@ -68,7 +68,7 @@ def changed_inputs(
 
 
 def _trains_by_evaluations(view: RunView) -> bool:
-    targets = (node.target for _, node in walk(view.config) if isinstance(node, Table))
+    targets = (node.target for _, node in walk(view.config_tree) if isinstance(node, Table))
     return any(re.split("[.:]", target)[-1] in _READ_EVALUATIONS for target in targets if target)
 
 

@@ -52,10 +52,10 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
     given = _read_given(run)
     overrides = _overrides(run)
-    origins = origins_noted(run.config_text, run.config)
+    origins = origins_noted(run.config_text, run.config_tree)
     rows = [
         _row(path, node, given, overrides, origins.get(path, ""))
-        for path, node in _leaves(run.config)
+        for path, node in _leaves(run.config_tree)
     ]
     known = {row.key for row in rows}
     for each in defaults_file.read(run.path):
@@ -67,7 +67,7 @@ def config_rows(run: RunView) -> list[ConfigRow]:
 
 def flat_config(run: RunView) -> dict[str, str]:
     """Return the saved config as text by dotted key. ConfigError when it is damaged."""
-    return {dotted(path): write_value(node) or "" for path, node in _leaves(run.config)}
+    return {dotted(path): write_value(node) or "" for path, node in _leaves(run.config_tree)}
 
 
 def config_files(run: RunView) -> dict[str, str]:

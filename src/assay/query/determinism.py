@@ -63,7 +63,7 @@ class _Conditions:
 
     def _section(self, *path: str) -> Mapping[str, Any]:
         try:
-            node = get_at(self.view.config, path)
+            node = get_at(self.view.config_tree, path)
         except ConfigError:  # a damaged config is told by other commands
             return {}
         return dict(plain(node)) if isinstance(node, Table) else {}

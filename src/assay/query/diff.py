@@ -168,11 +168,11 @@ def code_store(run: RunView) -> Blobs:
 def _config(left: RunView, right: RunView) -> tuple[ChangedKey, ...]:
     written: dict[str, tuple[str | None, ...]] = {
         change.key: (write_value(change.before), write_value(change.after))
-        for change in changed_keys(left.config, right.config)
+        for change in changed_keys(left.config_tree, right.config_tree)
     }
     for key in unwritten_settings((left, right)):
         path = parse_dotted(key)
-        nodes = (get_at(run.config, path) for run in (left, right))
+        nodes = (get_at(run.config_tree, path) for run in (left, right))
         written.setdefault(key, tuple(map(write_value, nodes)))
     found = []
     for key, texts in written.items():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Ended, Started, Warned
+from assay.core.facts import Ended, Evaluated, Started, Warned
 from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
 from assay.formats.event_log import Timed, read_events
@@ -86,12 +86,20 @@ class Inbox:
 
     def _list_news(self, row: RunRow, now_ns: int) -> Iterator[tuple[MessageKind, int, str, str]]:
         folder = RunFolder(row.path)
-        for event in self._events(folder):
+        events = self._events(folder)
+        ends = [i for i, each in enumerate(events) if isinstance(each.fact, Ended)]
+        for place, event in enumerate(events):
             match event.fact:
                 case Started(attempt=attempt, step=step) if attempt > 1:
                     yield "resumed", event.at_ns, f"resumed at step {step:,}", ""
                 case Ended(status="finished"):
-                    yield "finished", event.at_ns, _result(row.written), ""
+                    is_now = place == ends[-1] and row.written.status == "finished"
+                    text = (
+                        _result(row.written)
+                        if is_now
+                        else _result_then(row.written, events[: place + 1])
+                    )
+                    yield "finished", event.at_ns, text, ""
                 case Ended(status="failed") as end:
                     kind: MessageKind = "nan" if _NOT_FINITE.search(end.reason) else "failed"
                     yield kind, event.at_ns, end.reason or "failed", end.traceback
@@ -162,8 +170,31 @@ def _nothing_logged(row: RunRow, heard_ns: int, now_ns: int) -> RunStandstill | 
 
 
 def _result(row: IndexRow) -> str:
-    best = f"{row.best_metric} {number(row.best_value)}" if row.best_value is not None else ""
-    return ", ".join(filter(None, [f"finished after {duration(row.seconds)}", best]))
+    return _describe_end(row.seconds, row.best_metric, row.best_value)
+
+
+def _result_then(row: IndexRow, events: Sequence[Timed]) -> str:
+    """Return what a run had come to at the last of these events: it was resumed since."""
+    ran_ns, started_ns = 0, row.created_ns
+    values = []
+    for event in events:
+        match event.fact:
+            case Started():
+                started_ns = event.at_ns
+            case Ended():
+                ran_ns += event.at_ns - started_ns
+            case Evaluated(metrics=metrics) if row.best_metric in metrics:
+                values.append(metrics[row.best_metric])
+            case _:
+                pass
+    numbers = [value for value in values if value == value]
+    best = (max if row.best_mode == "max" else min)(numbers, default=None)
+    return _describe_end(ran_ns / 1e9, row.best_metric, best)
+
+
+def _describe_end(seconds: float, metric: str, best: float | None) -> str:
+    said = f"finished after {duration(seconds)}"
+    return said if best is None else f"{said}, {metric} {number(best)}"
 
 
 def _text(file: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.config.references import outside_used
 from assay.config.sources import toml
-from assay.config.tree import Table
+from assay.config.tree import Table, plain
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError, RecordError, choose
 from assay.core.formatting import duration, number
@@ -161,8 +161,14 @@ class RunView:
         return self.folder.config_toml
 
     @cached_property
-    def config(self) -> Table:
-        """Saved config as a tree, secrets as references; ConfigError when it is damaged."""
+    def config(self) -> dict[str, Any]:
+        """Saved config as dictionaries, secrets as references; ConfigError when it is damaged."""
+        found: dict[str, Any] = plain(self.config_tree)
+        return found
+
+    @cached_property
+    def config_tree(self) -> Table:
+        """Saved config with the place of each value; ConfigError when it is damaged."""
         if not self.kept_outside:
             return self._config_as_saved
         from assay.config.resolver import with_recorded_values  # the rules of secrets

@@ -37,7 +37,8 @@ _PERHAPS = re.compile(
     r"(?:token|(?:^|_)(?:key|auth|authorization|credentials?|creds?|cookie|pass|pw|pat|sig|signature|bearer|private"
     r"|salt|dsn|webhook|otp))$"
 )
-_NEVER = re.compile(r"(?:^|_)(?:public|pub|primary|foreign)_?key$|^(?:old)?pwd$")
+_NEVER = re.compile(r"(?:^|_)(?:public|pub|primary|foreign)_?key$")
+_FOLDERS_OF_SHELLS = ("PWD", "OLDPWD")
 _NO_SECRET = re.compile(
     r"""(?: none | null | nil | true | false | yes | no | on | off | undefined | default | auto | empty | unset
     | change_?me | example | optional | required | missing | incorrect | invalid | wrong | expired | not | is | was
@@ -95,9 +96,18 @@ def is_secret(name: str, value: str) -> bool:
     True
     """
     how = sureness(name)
-    if not how or not may_be_secret(value):
+    if not how or not may_be_secret(value) or is_folder_of_shell(name, value):
         return False
     return how == "surely" or is_opaque(_SCHEME.sub("", value.strip()))
+
+
+def is_folder_of_shell(name: str, value: str) -> bool:
+    """Return whether this is $PWD as a shell sets it; any other pwd is a password.
+
+    >>> is_folder_of_shell("PWD", "/tmp/x"), is_folder_of_shell("db.pwd", "/tmp/x")
+    (True, False)
+    """
+    return name in _FOLDERS_OF_SHELLS and value.startswith("/")
 
 
 def may_be_secret(value: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from assay.core.secrets.names import (
     REDACTED,
     is_distinct,
+    is_folder_of_shell,
     is_like_password,
     is_opaque,
     is_secret,
@@ -63,7 +64,9 @@ class Secrets:
     def among(cls, variables: Mapping[str, object], command: Sequence[str] = ()) -> Secrets:
         """Return the secrets among variables, by their names, and among the words of a command."""
         named = [
-            value for name, value in variables.items() if isinstance(value, str) and sureness(name)
+            value
+            for name, value in variables.items()
+            if isinstance(value, str) and sureness(name) and not is_folder_of_shell(name, value)
         ]
         given = [word[begin:] for word, begin in _given_in(command)]
         return cls([*named, *given])

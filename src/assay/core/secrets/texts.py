@@ -247,6 +247,8 @@ def _of_names(text: str, low: str, kind: Kind) -> Iterator[Span]:
         before = text[max(0, hint.start() - 80) : hint.start()]
         begin = hint.start() - len(before) + len(before.rstrip(_NAME_CHARS))
         name = text[begin:end]
+        if name.lower() == "pwd" and text[begin - 1 : begin] == ";":
+            continue  # of an ODBC address, which has a pattern of its own
         how, is_two_words = sureness(name), False
         if how != "surely" and (word := _WORD_BEFORE.search(text, max(0, begin - 24), begin)):
             is_two_words = sureness(f"{word[1]} {name}") == "surely"  # "API key"
