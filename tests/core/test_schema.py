@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from assay.core import schema
@@ -104,11 +106,14 @@ def test_what_is_not_standard_is_not_found(path: list[str | int]) -> None:
     [
         ("1 epoch", 1, "epoch"),
         ("2 epochs", 2, "epoch"),
+        ("0.25 epoch", Fraction(1, 4), "epoch"),
+        ("1.5 epochs", Fraction(3, 2), "epoch"),
+        ("2.0 epochs", 2, "epoch"),
         ("100 steps", 100, "step"),
         ("never", 0, "step"),
     ],
 )
-def test_periods_are_a_count_and_a_unit(text: str, count: int, unit: str) -> None:
+def test_periods_are_a_count_and_a_unit(text: str, count: int | Fraction, unit: str) -> None:
     period = schema.parse_period(text)
 
     assert (period.count, period.unit) == (count, unit)
@@ -116,7 +121,20 @@ def test_periods_are_a_count_and_a_unit(text: str, count: int, unit: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "epoch", "0 epochs", "-1 steps", "1.5 epochs", "1 hour", "1 epoch ", "Never"]
+    "text",
+    [
+        "",
+        "1",
+        "epoch",
+        "0 epochs",
+        "-1 steps",
+        "1.5 steps",
+        "0.0 epoch",
+        ".5 epoch",
+        "1 hour",
+        "1 epoch ",
+        "Never",
+    ],
 )
 def test_what_is_no_period_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no period"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -246,7 +247,7 @@ def _trace_period(prepared: PreparedRun, launch: Launch) -> tuple[int, Level]:
         return 0, "default"
     period = parse_period(settings.every)
     length = 1 if period.unit == "step" else prepared.engine.state.epoch_length or 0
-    return period.count * length, settings.level
+    return math.ceil(period.count * length), settings.level
 
 
 def _record_place(

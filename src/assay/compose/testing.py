@@ -298,7 +298,7 @@ def _evaluation_events(scope: RunScope, step: int) -> Callable[[Event], None]:
     """
     from assay.engine.loop.bus import Bus
 
-    bus = Bus(scope.context.bind)
+    bus = Bus(scope.context.bind, epoch_length=1)  # a test has no steps
     handlers = [handler for plugin in scope.plugins for handler in plugin.handlers()]
     bus.extend(handler for handler in handlers if handler.event in _EVALUATION)
     return lambda event: bus.points[event].fire(step)

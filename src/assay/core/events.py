@@ -40,9 +40,11 @@ again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Protocol
 
 
@@ -103,6 +105,30 @@ class Every:
 
     def __str__(self) -> str:
         return "always" if self.n == 1 and not self.start else f"every {self.n}"
+
+
+@dataclass(frozen=True, slots=True)
+class EveryShare:
+    """Condition on steps: each that completes another `share` of an epoch of `epoch_length`.
+
+    The bus of an engine fills in the length, which the engine knows.
+    """
+
+    share: Fraction
+    epoch_length: int = 0
+
+    def next(self, count: int) -> int:
+        """Return the first step from `count` on that completes another share.
+
+        >>> when = EveryShare(Fraction("0.25"), 10)
+        >>> [when.next(count) for count in (0, 4, 6, 9, 11)]
+        [3, 5, 8, 10, 13]
+        """
+        steps = self.share * self.epoch_length
+        return math.ceil(max(1, (count - 1) // steps + 1) * steps) if steps else NEVER
+
+    def __str__(self) -> str:
+        return f"every {float(self.share):g} of an epoch"
 
 
 @dataclass(frozen=True, slots=True)

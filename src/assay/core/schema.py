@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 from assay.core.keys import Key, keys_of
@@ -100,14 +101,16 @@ def find(path: Iterable[str | int]) -> Key | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """Once in `count` epochs or steps; `count` 0 is never."""
+    """Once in `count` epochs or steps; `count` 0 is never. Only epochs have fractions."""
 
-    count: int
+    count: int | Fraction
     unit: Literal["epoch", "step"]
 
 
-PERIOD_FORMS = 'such as "1 epoch", "2 epochs", "100 steps" or "never"'
-_PERIOD = re.compile(r"(?P<count>[1-9]\d{0,17}) *(?P<unit>epoch|step)s?", re.ASCII)
+PERIOD_FORMS = 'such as "1 epoch", "0.25 epoch", "100 steps" or "never"'
+_PERIOD = re.compile(
+    r"(?P<count>(?:0|[1-9]\d{0,17})(?P<part>\.\d{1,9})?) *(?P<unit>epoch|step)s?", re.ASCII
+)
 
 
 def parse_period(text: str) -> Period:
@@ -115,15 +118,18 @@ def parse_period(text: str) -> Period:
 
     >>> parse_period("100 steps")
     Period(count=100, unit='step')
-    >>> parse_period("never").count
-    0
+    >>> parse_period("never").count, parse_period("0.25 epoch").count
+    (0, Fraction(1, 4))
     """
     if text == "never":
         return Period(count=0, unit="step")
     found = _PERIOD.fullmatch(text)
-    if found is None:
+    count = Fraction(found["count"]) if found else Fraction()
+    is_whole = count.denominator == 1
+    if found is None or not count or (found["part"] and found["unit"] == "step"):
         raise ValueError(f"{text!r} is no period, {PERIOD_FORMS}")
-    return Period(count=int(found["count"]), unit="epoch" if found["unit"] == "epoch" else "step")
+    unit: Literal["epoch", "step"] = "epoch" if found["unit"] == "epoch" else "step"
+    return Period(count=int(count) if is_whole else count, unit=unit)
 
 
 STEPS_FORMS = 'such as "1 step", "100 steps" or "never"'
@@ -138,7 +144,7 @@ def parse_steps(text: str) -> int:
     period = parse_period(text)
     if period.unit != "step":
         raise ValueError(f"{text!r} is no number of steps, {STEPS_FORMS}")
-    return period.count
+    return int(period.count)
 
 
 DURATION_FORMS = 'such as "90 s", "5 min", "2 h" or "1.5 d"'

@@ -27,6 +27,8 @@ from assay.engine import (
     Supervised,
     evaluate,
 )
+from assay.engine.loop.bus import Bus, bind_by_name
+from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine_state import capture_state
 from assay.engine.loop.process import Process
 from engine.toys import Noisy, engine, hard_net, heard, loader, net, points, same_bits, supervised
@@ -51,6 +53,8 @@ def training(every: str, **given: Any) -> tuple[Engine, MemoryRecorder]:
         ("3 epochs", [7]),
         ("1 step", [1, 2, 3, 4, 5, 6, 7]),
         ("3 steps", [3, 6, 7]),
+        ("0.5 epoch", [2, 3, 5, 6, 7]),
+        ("1.5 epochs", [5, 7]),
         ("7 steps", [7]),
         ("50 steps", [7]),
         ("never", []),
@@ -78,6 +82,24 @@ def test_two_epochs_apart_means_after_the_second_fourth_and_sixth() -> None:
     runs.run()
 
     assert epochs == [2, 4, 6]
+
+
+def test_a_share_of_an_epoch_is_the_step_that_completes_it() -> None:
+    found: list[int] = []
+    runs = engine(epochs=2, handlers=[each("0.25 epoch", lambda state: found.append(state.step))])
+    assert runs.state.epoch_length is not None
+
+    runs.run()
+
+    length = runs.state.epoch_length
+    assert found == sorted({math.ceil(part * length / 4) for part in range(1, 9)})
+
+
+def test_a_share_of_an_epoch_whose_length_nobody_knows_is_refused() -> None:
+    bus = Bus(bind_by_name({}))
+
+    with pytest.raises(InputError, match="nobody knows how long an epoch is"):
+        bus.extend([each("0.5 epoch", print)])  # type: ignore[list-item]
 
 
 def test_a_run_that_goes_on_later_does_not_evaluate_before_it_ends() -> None:

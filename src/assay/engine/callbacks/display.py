@@ -9,11 +9,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
 
-from assay.core.events import Event, Handler
+from assay.core.events import Event, EveryShare, Handler
 from assay.core.formatting import duration
 from assay.core.schema import parse_period
 from assay.core.terminal import fold, in_notebook, visible
@@ -220,6 +221,8 @@ class Display:
         period = parse_period(self.every)
         if not period.count or state.stop.reason or state.step == state.max_steps:
             return True
+        if isinstance(period.count, Fraction):
+            return EveryShare(period.count, state.epoch_length or 0).next(state.step) == state.step
         if period.unit == "step":
             return state.step % period.count == 0
         ended = state.epoch + bool(state.epoch_step)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from assay.core.errors import InputError, did_you_mean
-from assay.core.events import NEVER, Event, Every, Handler, When
+from assay.core.events import NEVER, Event, Every, EveryShare, Handler, When
 from assay.core.ports import Bind
 from assay.core.schema import parse_period
 
@@ -201,8 +202,9 @@ class Listens(Protocol):
 class Bus:
     """All points of one engine."""
 
-    def __init__(self, bind: Bind) -> None:
+    def __init__(self, bind: Bind, epoch_length: int | None = None) -> None:
         self._bind = bind
+        self._epoch_length = epoch_length
         self._num_fired: Counter[Event] = Counter()
         self.firing = Firing()
         self.points = {event: Point(event, self.firing) for event in Event}
@@ -226,7 +228,19 @@ class Bus:
             point.fire(count)
 
     def add(self, handler: Handler) -> None:
+        handler = self._with_length(handler)
         self.points[handler.event].add(handler, self._bind(handler.fn))
+
+    def _with_length(self, handler: Handler) -> Handler:
+        """Return the handler of a share of an epoch with the length of one; others unchanged."""
+        if not isinstance(handler.when, EveryShare):
+            return handler
+        if not self._epoch_length:
+            raise InputError(
+                f"A handler fires {handler.when}, and nobody knows how long an epoch is.",
+                fix='Write steps, as in "100 steps".',
+            )
+        return replace(handler, when=replace(handler.when, epoch_length=self._epoch_length))
 
     def fire_owed(self, owed: Owed) -> None:
         """Call the handlers that an earlier attempt had not called when its checkpoint was made."""
@@ -260,7 +274,7 @@ class Bus:
 
     def remove(self, handler: Handler) -> None:
         """Call it no more, from the next time on."""
-        self.points[handler.event].remove(handler)
+        self.points[handler.event].remove(self._with_length(handler))
 
     def order(self) -> list[Handler]:
         """Every handler, in the order in which those of one event are called."""
@@ -353,8 +367,10 @@ def every(
         raise InputError(f"{error}.") from None
     if not parsed.count:
         return None
-    event = Event.EPOCH_END if parsed.unit == "epoch" else Event.STEP_END
-    return Handler(event=event, fn=fn, when=Every(parsed.count), priority=priority, name=name)
+    is_part = isinstance(parsed.count, Fraction)
+    event = Event.EPOCH_END if parsed.unit == "epoch" and not is_part else Event.STEP_END
+    when = EveryShare(parsed.count) if isinstance(parsed.count, Fraction) else Every(parsed.count)
+    return Handler(event=event, fn=fn, when=when, priority=priority, name=name)
 
 
 def steps(period: str) -> Every | None:
@@ -364,7 +380,9 @@ def steps(period: str) -> Every | None:
     Every(n=100, start=0)
     """
     handler = every(period, print)
-    if handler is not None and handler.event != Event.STEP_END:
+    if handler is not None and not (
+        handler.event == Event.STEP_END and isinstance(handler.when, Every)
+    ):
         raise InputError(
             f"{period!r} counts epochs; here steps are counted.",
             fix='Write "100 steps", for example.',

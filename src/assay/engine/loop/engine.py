@@ -112,7 +112,7 @@ class Engine(TrainLoop):
         self._by_hand: HandLoop | None = None
         self.bounds = Bounds(epochs, steps, samples, seconds, max_steps)
         self.bounds.apply(self.state, self.source)
-        self.bus = Bus(bind or bind_by_name(roles_of(self)))
+        self.bus = Bus(bind or bind_by_name(roles_of(self)), self.state.epoch_length)
         self._defers = self.device.type != "cpu" if deferred is None else deferred
         self._subscribe(handlers)
 
