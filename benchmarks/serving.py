@@ -8,10 +8,6 @@ rounds; a ratio is taken within a round.
     hand       A route that checks the body by pydantic, calls the session, and returns a list.
     litserve   Its own batching, with one worker; left out where it is not installed
                (requirements/peers.txt).
-    binary     `assay serve` again, asked in the Open Inference Protocol with binary tensors.
-
-`lost` counts requests without an answer among 10,000, during which the model is swapped once and
-the server is told to end by SIGTERM; clients whose server is not ready go to a second one.
 """
 
 from __future__ import annotations
@@ -22,12 +18,11 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -143,54 +138,26 @@ def spell(path: str, body: bytes, **headers: str) -> bytes:
 READY = b"GET /v2/health/ready HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-async def drive(
-    ports: list[int],
-    request: bytes,
-    total: int,
-    at: Mapping[int, Callable[[], object]],
-    clients: int = CLIENTS,
-) -> Load:
-    """Ask until `total` requests were answered; call what is to happen `at` so many."""
-    load, left, happening = Load(), total, []
-
-    async def connect() -> Connection:
-        """Open a connection to the first server that is ready, as a load balancer does."""
-        while True:
-            for port in ports:
-                with contextlib.suppress(OSError):
-                    _, link = await asyncio.get_running_loop().create_connection(
-                        Connection, "127.0.0.1", port
-                    )
-                    if len(ports) == 1 or (await link.ask(READY) == 200 and link.is_open):
-                        return link
-                    link.transport.close()
-            await asyncio.sleep(0.01)
+async def drive(port: int, request: bytes, total: int) -> Load:
+    """Ask by all connections until `total` requests were answered."""
+    load, left = Load(), total
 
     async def client() -> None:
         nonlocal left
-        link = await connect()
+        loop = asyncio.get_running_loop()
+        _, link = await loop.create_connection(Connection, "127.0.0.1", port)
         while left > 0:
             left -= 1
-            if (event := at.get(total - left)) is not None:
-                happening.append(asyncio.create_task(asyncio.to_thread(event)))
-            if not link.is_open:
-                link.transport.close()
-                link = await connect()
             began = perf_counter()
-            try:
-                status = await link.ask(request)
-            except OSError:
-                status = 0
-            if status == 200:
+            if await link.ask(request) == 200:
                 load.seconds.append(perf_counter() - began)
             else:
                 load.lost += 1
         link.transport.close()
 
     began = perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
     load.wall_s = perf_counter() - began
-    await asyncio.gather(*happening)
     return load
 
 
@@ -250,17 +217,8 @@ def throughput(folder: Path, *, is_quick: bool) -> Iterator[Figure]:
     rounds, total = (1, 300) if is_quick else (3, 3000)
     digit = np.random.default_rng(0).random((1, 1, 28, 28), np.float32)
     plain = spell("/predict", json.dumps({"images": digit.round(4).tolist()}).encode())
-    described = {"name": "images", "datatype": "FP32", "shape": digit.shape}
-    described |= {"parameters": {"binary_data_size": digit.nbytes}}
-    wanted = {"inputs": [described], "parameters": {"binary_data_output": True}}
-    head = json.dumps(wanted).encode()
-    binary = spell(
-        "/v2/models/one/infer",
-        head + digit.tobytes(),
-        inference_header_content_length=str(len(head)),
-    )
     model = str(folder / "model.onnx")
-    asked = {"assay": plain, "hand": plain, "litserve": plain, "binary": binary}
+    asked = {"assay": plain, "hand": plain, "litserve": plain}
     if is_quick or importlib.util.find_spec("litserve") is None:
         del asked["litserve"]
     seen: dict[str, list[Load]] = {name: [] for name in asked}
@@ -271,10 +229,10 @@ def throughput(folder: Path, *, is_quick: bool) -> Iterator[Figure]:
             for name, request in asked.items():
                 port = free_port()
                 script = [sys.executable, f"{scripts}/serve_{name}.py", model, str(port)]
-                command = serve(folder, port) if name in ("assay", "binary") else script
+                command = serve(folder, port) if name == "assay" else script
                 with served(command, port):
-                    asyncio.run(drive([port], request, total // 10, {}))
-                    seen[name].append(asyncio.run(drive([port], request, total, {})))
+                    asyncio.run(drive(port, request, total // 10))
+                    seen[name].append(asyncio.run(drive(port, request, total)))
     for name, loads in seen.items():
         yield Figure(name=f"serving.{name}.per_s", value=median(load.per_s for load in loads))
         yield Figure(
@@ -291,35 +249,12 @@ def throughput(folder: Path, *, is_quick: bool) -> Iterator[Figure]:
             yield Figure(name=f"serving.p99_to_{name}", value=median(ends), at_most=limit)
 
 
-def lost(folder: Path, total: int) -> Figure:
-    ports = [free_port(), free_port()]
-    digit = np.zeros((1, 1, 28, 28), np.float32)
-    request = spell("/predict", json.dumps({"images": digit.tolist()}).encode())
-    with (
-        served(serve(folder, ports[0]), ports[0]) as first,
-        served(serve(folder, ports[1]), ports[1]),
-    ):
-
-        def swap() -> None:
-            swapping = spell("/v2/repository/models/one/load", b"")
-            assert asyncio.run(drive([ports[0]], swapping, 1, {}, 1)).lost == 0
-
-        events = {total // 3: swap, 2 * total // 3: lambda: first.send_signal(signal.SIGTERM)}
-        load = asyncio.run(drive(ports, request, total, events))
-        assert first.wait(60) == 0
-    assert len(load.seconds) + load.lost == total
-    return Figure(name="serving.lost", value=load.lost, at_most=0)
-
-
 def main() -> None:
     asked = options(__doc__ or "")
     where = machine()
     with tempfile.TemporaryDirectory() as folder:
         model = exported(Path(folder), steps=10)
-        figures = [
-            *throughput(model, is_quick=asked.quick),
-            lost(model, 600 if asked.quick else 10_000),
-        ]
+        figures = list(throughput(model, is_quick=asked.quick))
     show("serving: requests a second", figures, where, as_json=asked.as_json)
 
 

@@ -201,9 +201,8 @@ engine/metrics/classes.py: _outside
 engine/metrics/outputs.py: as_plain
 
 [export]
-compose/export_files.py: write_triton
 compose/exporting.py: _Exporting.__init__ _Exporting.write_model _evaluated_split _part_of
-    export*3
+    export*2
 engine/export/interface.py: find_interface*2 watch_calls.after
 engine/export/parity.py: _check*2
 engine/export/program.py: _explain_onnx_error*2 _explain_trace_error*3 require_onnx

@@ -44,19 +44,29 @@ class Server:
         status, answer, _ = self.ask("POST", "/predict", {"x": points.tolist()})
         return status, answer
 
-    def metric(self, name: str) -> float:
-        _, text, _ = self.ask("GET", "/metrics")
-        lines = [line for line in text.decode().splitlines() if line.startswith(f"{name} ")]
-        return float(lines[0].rpartition(" ")[2])
+    @contextlib.contextmanager
+    def waiting(self, points: NDArray[Any]) -> Iterator[http.client.HTTPConnection]:
+        """Send a request to a server that takes one at once, and wait until it is taken."""
+        link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        with contextlib.closing(link):
+            link.request("POST", "/predict", json.dumps({"x": points.tolist()}))
+            while self.ask("POST", "/predict", {})[0] != 429:
+                pass
+            yield link
 
 
 @contextlib.contextmanager
 def serving(
-    address: Path | str, *options: str, folder: Path | None = None, **variables: str
+    address: Path | str,
+    *options: str,
+    folder: Path | None = None,
+    before: str = "",
+    **variables: str,
 ) -> Iterator[Server]:
-    """Start `assay serve`, wait until it says its address, and end it."""
+    """Start `assay serve` after the statements `before`, wait for its address, and end it."""
+    start = f"import sys; {before}from assay.__main__ import program; sys.exit(program())"
     process = subprocess.Popen(
-        [sys.executable, "-m", "assay", "serve", str(address), "--port", "0", *options],
+        [sys.executable, "-c", start, "serve", str(address), "--port", "0", *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1", **variables},
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,7 @@ from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
 from assay.core.formatting import size
 from assay.core.text_table import align_rows
-from assay.formats.export_folder import METRIC_HEAD
+from assay.formats.export_folder import METRIC_HEAD, TOLERANCE
 from assay.formats.json_codec import to_plain
 
 
@@ -48,15 +48,12 @@ from assay.formats.json_codec import to_plain
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    default=1e-4,
+    default=TOLERANCE,
     show_default=True,
-    help="Largest difference, relative to the value or, near 0, to the usual one.",
+    help="Largest difference: T of the value and T/10 more, as in torch.testing.",
 )
 @click.option("--module", default="", metavar="NAME", help="Export this module of the model only.")
 @click.option("--static", is_flag=True, help="For batches of one size, that of the first.")
-@click.option(
-    "--triton", is_flag=True, help="Also config.pbtxt and 1/, as in a model repository of Triton."
-)
 @click.option(
     "--force",
     is_flag=True,
@@ -95,6 +92,7 @@ def command(
     )
     echo(f"{within}: {certificate.difference}")
     echo(certificate.extent)
+    echo(certificate.batching)
     if done.folder is None:
         say("refused: nothing was left. --tolerance allows more, --force keeps it all the same")
         return 1

@@ -11,9 +11,10 @@ from assay.cli.one_run import LAST
 from assay.cli.permission import say, trust_option
 from assay.cli.terminal import echo
 from assay.core.errors import MissingExtraError
+from assay.core.signals import obeying
 from assay.web.inference import TOKEN_VARIABLE
 
-_NEEDED = ("onnxruntime", "prometheus_client", "starlette", "uvicorn")
+_NEEDED = ("onnxruntime", "starlette", "uvicorn")
 _PORT = click.IntRange(0, 65_535)
 _COUNT = click.IntRange(min=1)
 _WAIT = click.FloatRange(0, 60_000)
@@ -24,8 +25,8 @@ _SECONDS = click.FloatRange(0.001, 86_400)
     name="serve",
     context_settings={"show_default": True},
     help="Answer requests over HTTP with the model of a run, or of a folder that `assay export`"
-    " made: POST /predict with plain JSON, and the Open Inference Protocol v2 with binary tensors."
-    " A run is exported first. What is not within the tolerance of its certificate is not served.",
+    " made: POST /predict with plain JSON, and the JSON of the Open Inference Protocol v2. A run is"
+    " exported first. What is not within the tolerance of its certificate is not served.",
 )
 @click.argument("address", metavar="[RUN[@CKPT]|DIR]", default=LAST, shell_complete=complete_runs)
 @click.option(
@@ -37,18 +38,25 @@ _SECONDS = click.FloatRange(0.001, 86_400)
 @click.option("--port", metavar="P", type=_PORT, default=8000, help="0: any that is free.")
 @click.option("--host", metavar="ADDRESS", default="127.0.0.1", help="A token is needed beyond it.")
 @click.option("--token-file", metavar="FILE", help=f"Holds a token, as does {TOKEN_VARIABLE}.")
-@click.option("--max-batch", metavar="N", type=_COUNT, default=32, help="Samples that run at once.")
+@click.option(
+    "--max-batch",
+    metavar="N",
+    type=_COUNT,
+    default=32,
+    help="Samples that run at once, where the export has shown that they may.",
+)
 @click.option(
     "--wait-ms", metavar="MS", type=_WAIT, default=0, help="Longest wait for others to join."
 )
 @click.option("--max-requests", metavar="N", type=_COUNT, default=256, help="More at once get 429.")
-@click.option("--max-mb", metavar="MB", type=_COUNT, default=32, help="Size of a request.")
+@click.option("--max-mb", metavar="MB", type=_COUNT, default=4, help="Size of a request.")
 @click.option(
     "--timeout", metavar="S", type=_SECONDS, default=30, help="Longest wait for an answer."
 )
 @trust_option
 def command(
     address: str,
+    name: str,
     token_file: str | None,
     wait_ms: float,
     max_mb: int,
@@ -59,7 +67,7 @@ def command(
     try:
         from assay.formats.onnx_model import load_onnxruntime
         from assay.web.access import read_token
-        from assay.web.inference.served_model import ModelSource, ServedModel
+        from assay.web.inference.served_model import ServedModel, exported
         from assay.web.inference.server import ModelServerOptions, serve_model
 
         load_onnxruntime()
@@ -67,21 +75,25 @@ def command(
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise
         raise MissingExtraError("A server of models", extra="serve") from None
-
-    def show(root: str, name: str, model: ServedModel) -> None:
+    token = read_token(token_file, TOKEN_VARIABLE)
+    with obeying(), exported(address, trust=trust, tell=say) as folder:
+        model = ServedModel(folder)
+        wanted = ModelServerOptions(
+            name=name or folder.resolve().name,
+            token=token,
+            max_wait_s=wait_ms / 1000,
+            max_body_bytes=max_mb << 20,
+            timeout_s=timeout,
+            **options,
+        )
         certificate = model.certificate
-        echo(f"{name}: {certificate.run}@{certificate.checkpoint}, version {model.version}")
-        echo(f"{certificate.difference}; {certificate.extent}")
-        if model.why_alone:
-            echo(f"one request at a time: {model.why_alone}")
-        echo(f"POST {root}/predict, or {root}/v2/models/{name}/infer")
 
-    wanted = ModelServerOptions(
-        token=read_token(token_file, TOKEN_VARIABLE),
-        max_wait_s=wait_ms / 1000,
-        max_body_bytes=max_mb << 20,
-        timeout_s=timeout,
-        **options,
-    )
-    serve_model(ModelSource(address, trust=trust, tell=say), wanted, show)
+        def show(root: str) -> None:
+            about = f"{certificate.run}@{certificate.checkpoint}, version {model.version}"
+            echo(f"{wanted.name}: {about}")
+            echo(f"{certificate.difference}; {certificate.extent}")
+            echo(certificate.batching)
+            echo(f"POST {root}/predict, or {root}/v2/models/{wanted.name}/infer")
+
+        serve_model(model, wanted, show)
     return 0

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from assay.compose.export_files import (
-    construction_of,
-    modules_of_user,
-    script_of,
-    write_triton,
-)
+from assay.compose.export_files import script_of
 from assay.compose.launch import Launch
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import evaluation_plan, make_process
@@ -27,7 +18,6 @@ from assay.compose.run_scope import RunScope, evaluation_of, make_task, open_run
 from assay.compose.testing import is_config, promise_no_engine
 from assay.compose.trust import Tell, Trust, open_saved
 from assay.compose.weights import Weights, weights_at
-from assay.config.tree import get_at
 from assay.core.errors import InputError, choose
 from assay.core.schema import is_for_tests
 from assay.core.version import version
@@ -36,9 +26,9 @@ from assay.formats.export_folder import (
     CERTIFICATE,
     EXAMPLE,
     SCHEMA,
+    TOLERANCE,
     ExportCertificate,
     ExportSchema,
-    OutputDifference,
     Target,
     TensorSchema,
     sha256_of,
@@ -58,7 +48,6 @@ if TYPE_CHECKING:
     from assay.engine.loop.process import Model, Process
 
 TARGETS: tuple[str, ...] = get_args(Target)
-TOLERANCE = 1e-4
 _WHAT = "The export cannot be written"
 _PACKAGES = {
     "onnx": ("torch", "onnx", "onnxruntime"),
@@ -73,8 +62,7 @@ class ExportRequest:
 
     `part` is a module of the model, "" for all of it; `split` those data, "" for the evaluated
     ones; `batches` the first so many of them, 0 for all. With `static` the model takes batches of
-    one size; with `triton` the folder is one of a model repository of Triton, too. `force` keeps a
-    model beyond the tolerance, and moves away what is in the folder.
+    one size. `force` keeps a model beyond the tolerance, and moves away what is in the folder.
     """
 
     target: Target = "onnx"
@@ -83,7 +71,6 @@ class ExportRequest:
     batches: int = 0
     tolerance: float = TOLERANCE
     static: bool = False
-    triton: bool = False
     force: bool = False
 
 
@@ -104,7 +91,7 @@ class ExportResult:
 
 def export(
     address: str,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     wanted: ExportRequest | None = None,
     *,
     trust: Trust = False,
@@ -122,15 +109,13 @@ def export(
         raise InputError(
             f"There is no export to {wanted.target!r}.", fix=choose(wanted.target, TARGETS, "--to")
         )
-    if wanted.triton and wanted.target != "onnx":
-        raise InputError("A repository of Triton has ONNX models here.", fix="--to onnx --triton")
     if is_config(address):
         raise InputError(
             f"{address} is a config, and an export takes a run.",
             fix=f"assay run {address}, then assay export last",
         )
     view, _ = find(address)
-    place = (folder or Path(f"{view.id}-{wanted.target}")).absolute()
+    place = Path(folder or f"{view.id}-{wanted.target}").absolute()
     refuse_taken(place, force=wanted.force)
     config = open_saved(view, use="export it", trust=trust, tell=tell)
     weights = weights_at(address)
@@ -148,9 +133,7 @@ def export(
         if not certificate.is_within and not wanted.force:
             return result
         with explain_disk_errors(place, _WHAT):
-            exporting.write_rest(output.scratch, interface, schema, certificate, tell)
-            if wanted.triton:
-                write_triton(output.scratch, schema, files)
+            exporting.write_rest(output.scratch, interface, schema, certificate)
             moved = output.put_in_place()
     return replace(result, folder=place, moved=moved)
 
@@ -210,7 +193,7 @@ class _Exporting:
         if not self.wanted.static:
             interface = surveyed
         files, runner = self._write(interface, scratch)
-        return interface, split.compare(interface, runner, recorded), files
+        return interface, split.compare(interface, runner, recorded, self.wanted.tolerance), files
 
     def _batches(self) -> Iterable[Any]:
         return islice(self.loader, self.wanted.batches) if self.wanted.batches else self.loader
@@ -254,7 +237,7 @@ class _Exporting:
     def certify(self, parity: Parity, files: list[Path]) -> ExportCertificate:
         """Return the certificate of the written files."""
         wanted, path = self.wanted, self.weights.path
-        largest = reduce(OutputDifference.or_larger, parity.outputs.values())
+        outputs = parity.outputs.values()
         is_checkpoint = path is not None and (path / manifests.FILE_NAME).is_file()
         return ExportCertificate(
             run=self.view.id,
@@ -266,10 +249,11 @@ class _Exporting:
             samples=parity.samples,
             is_whole=not wanted.batches and not parity.left_out,
             tolerance=wanted.tolerance,
-            is_within=parity.calls > 0 and largest.relative <= wanted.tolerance,
-            absolute=largest.absolute,
-            relative=largest.relative,
+            is_within=parity.calls > 0
+            and all(each.is_within(wanted.tolerance) for each in outputs),
             outputs=parity.outputs,
+            batch=parity.batch,
+            why_alone=parity.why_alone,
             recorded=parity.recorded,
             exported=parity.exported,
             versions=_versions(wanted.target),
@@ -282,7 +266,6 @@ class _Exporting:
         interface: Interface,
         schema: ExportSchema,
         certificate: ExportCertificate,
-        tell: Tell,
     ) -> None:
         """Write what lies beside the model."""
         from safetensors.torch import save
@@ -314,29 +297,6 @@ class _Exporting:
         )
         for name, text in texts.items():
             (scratch / name).write_text(text, encoding="utf-8", errors="surrogateescape")
-        if self.wanted.target == "safetensors":
-            self._write_construction(scratch, interface, schema, tell)
-
-    def _write_construction(
-        self, scratch: Path, interface: Interface, schema: ExportSchema, tell: Tell
-    ) -> None:
-        """Write a script that builds the model from copies of its modules, and try it."""
-        node = get_at(self.scope.config.root, ("model",))  # without the values of secrets
-        assert node is not None
-        lines = construction_of(node, self.wanted.part, interface.spelled_call)
-        script = scratch / "run_model.py"
-        if lines:
-            script.write_text(script_of(schema, "safetensors", lines), encoding="utf-8")
-            for name, file in modules_of_user(self.scope.config.user_dirs).items():
-                copy = scratch / "code" / name
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copy)
-            command = [sys.executable, "-B", str(script)]
-            if not subprocess.run(command, capture_output=True, check=False).returncode:
-                return
-            shutil.rmtree(scratch / "code", ignore_errors=True)
-            script.write_text(script_of(schema, "safetensors"), encoding="utf-8")
-        tell("run_model.py lists the weights only: this model is built by its config alone")
 
 
 def _evaluated_split(scope: RunScope) -> str:

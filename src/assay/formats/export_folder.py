@@ -23,6 +23,8 @@ SCHEMA, CERTIFICATE, EXAMPLE = "schema.json", "certificate.json", "example.safet
 BATCH = "batch"
 """Name of the axis of the samples."""
 
+TOLERANCE = 1e-4
+
 _BITS = (8, 16, 32, 64)
 DATATYPES = {
     **{f"{kind}{bits}": f"{kind}{bits}".upper() for kind in ("int", "uint") for bits in _BITS},
@@ -67,42 +69,52 @@ class ExportSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputDifference:
-    """Largest difference of one output, absolute and relative; the tolerance is for the latter.
+    """Largest difference of one output between the exported model and that of the record.
 
-    The relative one is of each value, or of the median of its batch where that is larger: near 0
-    nothing is said by a quotient. Integers are compared as numbers, NaN and infinities by place.
+    A value is within the tolerance T if it differs by at most `T * |value| + T / 10`, as in
+    `torch.testing`; where all values of the output are below 1, the second term is T / 10 of the
+    largest one. `beyond` is the largest difference less the first term, `largest` the largest
+    value. Integers have to be equal; NaN and infinities count by their place.
     """
 
     absolute: float = 0.0
-    relative: float = 0.0
+    beyond: float = 0.0
+    largest: float = 0.0
 
     @classmethod
-    def between(cls, np: Any, exported: Any, recorded: Any) -> OutputDifference:
+    def between(
+        cls, np: Any, exported: Any, recorded: Any, tolerance: float = TOLERANCE
+    ) -> OutputDifference:
         """Compare the arrays of one batch; those of different shapes are as different as can be.
 
         `np` is numpy, which this room does not import.
         """
         if exported.shape != recorded.shape:
-            return cls(absolute=math.inf, relative=math.inf)
+            return cls(absolute=math.inf, beyond=math.inf)
         theirs, ours = exported.astype(np.float64), recorded.astype(np.float64)
-        is_alike = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+        is_alike = (exported == recorded) | (np.isnan(ours) & np.isnan(theirs))
         with np.errstate(invalid="ignore"):  # of infinities
             difference = np.where(is_alike, 0.0, np.abs(ours - theirs))
         difference = np.where(np.isnan(difference), math.inf, difference)
-        sizes = np.abs(ours)
-        counted = sizes[np.isfinite(sizes) & (sizes > 0)]
-        floor = np.quantile(counted, 0.5, method="lower") if counted.size else 1.0
-        by_value = difference / np.where(np.isfinite(sizes), np.maximum(sizes, floor), floor)
+        sizes = np.where(np.isfinite(ours), np.abs(ours), 0.0)
+        allowed = tolerance * sizes if recorded.dtype.kind == "f" else 0.0 * sizes
         return cls(
-            absolute=float(difference.max(initial=0.0)), relative=float(by_value.max(initial=0.0))
+            absolute=float(difference.max(initial=0.0)),
+            beyond=float((difference - allowed).max(initial=0.0)),
+            largest=float(sizes.max(initial=0.0)),
         )
 
     def or_larger(self, other: OutputDifference) -> OutputDifference:
         """Return the larger one of both, of each kind."""
         return OutputDifference(
             absolute=max(self.absolute, other.absolute),
-            relative=max(self.relative, other.relative),
+            beyond=max(self.beyond, other.beyond),
+            largest=max(self.largest, other.largest),
         )
+
+    def is_within(self, tolerance: float) -> bool:
+        """Return whether the output is within the tolerance that it was compared with."""
+        return self.beyond <= tolerance / 10 * min(1.0, self.largest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +122,9 @@ class ExportCertificate:
     """Format of `certificate.json`, version 1: an exported model beside that of the record.
 
     `files` are the sha256 of the files of the model. `samples` of `split` went through both.
-    `relative` is decisive: it is of each value, or of the median of its output where that is
-    larger. `recorded` and `exported` are the metrics of both models; one that cannot be computed
-    from the outputs alone is missing in `exported`.
+    `batch` different samples were run together, and each gave what it gives alone; it is 1 where
+    that was not shown, and `why_alone` says why. `recorded` and `exported` are the metrics of both
+    models; one that cannot be computed from the outputs alone is missing in `exported`.
     """
 
     format: int = FORMAT
@@ -126,9 +138,9 @@ class ExportCertificate:
     is_whole: bool
     tolerance: float
     is_within: bool
-    absolute: float
-    relative: float
     outputs: Mapping[str, OutputDifference]
+    batch: int = 1
+    why_alone: str = "the export did not compare a batch with its samples"
     recorded: Mapping[str, float]
     exported: Mapping[str, float]
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -141,11 +153,19 @@ class ExportCertificate:
 
     @property
     def difference(self) -> str:
-        """Largest difference, and the tolerance."""
+        """Largest difference, beside the largest value of its output, and the tolerance."""
+        worst = max(self.outputs.values(), key=lambda each: each.beyond, default=OutputDifference())
         return (
-            f"largest difference {self.relative:.2g} (absolute {self.absolute:.2g}), tolerance"
-            f" {number(self.tolerance)}"
+            f"largest difference {worst.absolute:.2g}, of values up to {worst.largest:.3g};"
+            f" tolerance {number(self.tolerance)}"
         )
+
+    @property
+    def batching(self) -> str:
+        """Samples that may run together."""
+        if self.batch > 1:
+            return f"up to {self.batch} samples run together: each gave what it gives alone"
+        return f"one request at a time: {self.why_alone}"
 
     @property
     def extent(self) -> str:

@@ -83,6 +83,7 @@ def make_export_readme(
     )
     verdict = (
         f"{'Within' if certificate.is_within else 'NOT within'} its tolerance: {certificate.text}."
+        f" Batches: {certificate.batching}."
         " `certificate.json` has it for programs."
     )
     sections: dict[str, list[Block]] = {

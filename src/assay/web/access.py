@@ -132,7 +132,8 @@ class Rules:
     """Access rules of a server: its names beside loopback, and whether it may change anything.
 
     `is_local`: nobody beyond this machine reaches it, but through a tunnel of its user. `prefix` is
-    what a proxy puts in front of every path and does not take off again.
+    what a proxy puts in front of every path and does not take off again. `other_names` says how it
+    is asked under other names.
     """
 
     cookie: str
@@ -140,6 +141,7 @@ class Rules:
     prefix: str = ""
     is_read_only: bool = False
     is_local: bool = True
+    other_names: str = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
 
     def knows(self, host: str) -> bool:
         """Return whether a Host header names this server; a tunnel may have any port."""
@@ -215,8 +217,7 @@ def refuse_stranger(
     """Return why a request may not pass that another site may have sent, None if it may."""
     host = headers.get("host", "")
     if not rules.knows(host):
-        fix = "open it as localhost or 127.0.0.1, or start it with --allow-host NAME"
-        return 421, "This server does not answer to that name.", fix
+        return 421, "This server does not answer to that name.", rules.other_names
     origin = headers.get("origin")
     if origin is not None and not _is_origin_of(origin, host):
         return 403, "Another site has no access here.", ""
@@ -232,7 +233,7 @@ def refuse_length(headers: Mapping[str, str], max_body_bytes: int) -> Refusal | 
     if "transfer-encoding" in headers:
         return 411, "A request says how long it is.", ""
     length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > max_body_bytes:
+    if not length.isdecimal() or len(length) > 20 or int(length) > max_body_bytes:
         return 413, f"A request has at most {max_body_bytes >> 20} MB.", ""
     return None
 

@@ -139,16 +139,6 @@ class Interface:
     axes: Axes = field(default_factory=dict)
     output_axes: Axes = field(default_factory=dict)
 
-    @property
-    def spelled_call(self) -> str:
-        """Arguments of the call in Python, of tensors in `batch`; "" for nested ones."""
-        names = list(self.example)
-        args, kwargs = self.call
-        spelled = [("", _spell(each, names)) for each in args]
-        spelled += [(f"{name}=", _spell(each, names)) for name, each in kwargs.items()]
-        is_whole = all(text for _, text in spelled)
-        return ", ".join(f"{name}{text}" for name, text in spelled) if is_whole else ""
-
 
 class FlatModel(nn.Module):
     """Model that takes its tensors one after another, and returns them by name."""
@@ -249,12 +239,6 @@ class ShapeSurvey:
             elif does_change:
                 found[axis] = names.setdefault(lengths, f"{name}_{axis}")
         return found
-
-
-def _spell(argument: Any, names: Sequence[str]) -> str:
-    if isinstance(argument, InputSlot):
-        return f'batch["input.{names[argument.place]}"]'
-    return repr(argument) if argument is None or type(argument) in PLAIN else ""
 
 
 def _by_name(found: Any, alone: str) -> dict[str, Tensor]:

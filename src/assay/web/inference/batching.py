@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.web.inference.served_model import Arrays, ModelInputError, ServedModel
+from assay.web.inference.protocol import Arrays, ModelInputError
+from assay.web.inference.served_model import ServedModel
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -30,22 +31,15 @@ class Waiting:
 class Batcher:
     """Queue of one model: while a batch runs, the next one gathers.
 
-    A batch has at most `max_samples`, unless one request has more; `observe` is told how many.
-    Where there is nothing to wait for, a request waits up to `max_wait_s` for others. It belongs to
-    one event loop.
+    A batch has at most `max_samples`, and no more than the export has shown; one request may have
+    more. Where there is nothing to wait for, a request waits up to `max_wait_s` for others. It
+    belongs to one event loop.
     """
 
-    def __init__(
-        self,
-        model: ServedModel,
-        *,
-        max_samples: int,
-        max_wait_s: float,
-        observe: Callable[[int], object] = lambda samples: None,
-    ) -> None:
+    def __init__(self, model: ServedModel, *, max_samples: int, max_wait_s: float) -> None:
         self.model = model
-        self._observe = observe
-        self._max_samples, self._max_wait_s = max_samples, max_wait_s
+        self._max_samples = min(max_samples, model.certificate.batch)
+        self._max_wait_s = max_wait_s if self._max_samples > 1 else 0.0
         self._waiting: deque[Waiting] = deque()
         self._is_closing = False
         self._changed = asyncio.Event()
@@ -88,8 +82,6 @@ class Batcher:
     async def _gather(self) -> None:
         """Wait until a batch is full, or its first request has waited long enough."""
         await asyncio.sleep(0)  # what has arrived already is read first
-        if self.model.why_alone:
-            return
         end_s = self._waiting[0].since_s + self._max_wait_s
         while not self._is_closing and (left_s := end_s - self._loop.time()) > 0:
             if sum(each.samples for each in self._waiting) >= self._max_samples:
@@ -106,12 +98,9 @@ class Batcher:
         for each in self._waiting:
             if each.answer.done():  # nobody waits for it any more
                 continue
-            fits = not taken or (
-                not self.model.why_alone
-                and each.form == taken[0].form
-                and samples + each.samples <= self._max_samples
-            )
-            if fits:
+            if not taken or (
+                each.form == taken[0].form and samples + each.samples <= self._max_samples
+            ):
                 taken.append(each)
                 samples += each.samples
             else:
@@ -131,7 +120,6 @@ class Batcher:
                 if not each.answer.done():
                     each.answer.set_exception(error)
             return
-        self._observe(sum(each.samples for each in batch))
         for each, outputs in zip(batch, found, strict=True):
             if not each.answer.done():
                 each.answer.set_result(outputs)

@@ -1,7 +1,7 @@
-"""Requests and answers: the Open Inference Protocol v2 with binary tensors, and plain JSON.
+"""Requests and answers of a model server: the Open Inference Protocol v2, and plain JSON.
 
-https://github.com/open-inference/open-inference-protocol, and its extension for binary tensors:
-https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/protocol/
+https://github.com/open-inference/open-inference-protocol, without its binary extension. A request
+is from anybody: nothing is computed with a number of it before its bounds are checked.
 """
 
 from __future__ import annotations
@@ -10,111 +10,133 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.core.errors import did_you_mean
+from assay.core.errors import InputError, did_you_mean
 from assay.formats.export_folder import DATATYPES, ExportSchema, TensorSchema
-from assay.formats.json_codec import parse_json, spell_numbers
-from assay.web.inference.served_model import Arrays, ModelInputError
+from assay.formats.json_codec import spell_numbers
 
-HEAD_LENGTH = "inference-header-content-length"
-_TAKEN = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
-_KINDS = {"f": "floats", "i": "integers", "u": "integers", "b": "booleans", "U": "text"}
+Arrays = Mapping[str, NDArray[Any]]
+
+_TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_KINDS = {float: "floats", int: "integers", bool: "booleans", str: "text"}
+_TAKEN: dict[str, set[type]] = {"f": {float, int, str}, "i": {int}, "u": {int}, "b": {bool}}
+_LONGEST_AXIS, _LONGEST_ID = 1 << 31, 1000
+
+
+class ModelInputError(InputError):
+    """Request that the model cannot take; `where` is the field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferRequest:
-    """Tensors by name, and which outputs are asked for, each as binary or as JSON."""
+    """Tensors by name, and the names of the outputs that are asked for."""
 
     inputs: Arrays
-    outputs: Mapping[str, bool]
+    outputs: Sequence[str]
     id: str = ""
 
 
-def parse_infer(body: bytes, head_length: str | None, schema: ExportSchema) -> InferRequest:
-    """Parse a request of the protocol; ModelInputError names the field that is wrong.
-
-    `head_length` is that of the JSON in front of binary tensors, as its header says it.
-    """
-    head, rest = body, memoryview(b"")
-    if head_length is not None:
-        if not head_length.isdecimal() or int(head_length) > len(body):
-            raise ModelInputError("It is no length within the body.", where=HEAD_LENGTH)
-        head, rest = body[: int(head_length)], memoryview(body)[int(head_length) :]
-    asked = _object(head)
+def parse_infer(body: bytes, schema: ExportSchema) -> InferRequest:
+    """Parse a request of the protocol; ModelInputError names the field that is wrong."""
+    asked = _object(body)
     inputs: dict[str, NDArray[Any]] = {}
     known = {each.name: each for each in schema.inputs}
-    for given in _several(asked, "inputs"):
+    for given in _objects(asked, "inputs"):
         tensor = _find(given.get("name"), known, "inputs")
-        where = f"inputs.{tensor.name}"
         if tensor.name in inputs:
-            raise ModelInputError("It is given twice.", where=where)
-        inputs[tensor.name], rest = _tensor(given, tensor, rest, where)
-    if rest:
-        raise ModelInputError(f"{len(rest)} bytes follow that belong to no tensor.", where="inputs")
-    _check_shapes(inputs, schema)
-    return InferRequest(inputs=inputs, outputs=_outputs(asked, schema), id=str(asked.get("id", "")))
+            raise ModelInputError("It is given twice.", where=f"inputs.{tensor.name}")
+        inputs[tensor.name] = _tensor(given, tensor, f"inputs.{tensor.name}")
+    _check_shapes(inputs, schema, "inputs.")
+    outputs = {each.name: each for each in schema.outputs}
+    named = [
+        _find(each.get("name"), outputs, "outputs").name for each in _objects(asked, "outputs")
+    ]
+    number = asked.get("id", "")
+    if not isinstance(number, str) or len(number) > _LONGEST_ID:
+        raise ModelInputError(f"It is no text of at most {_LONGEST_ID} letters.", where="id")
+    return InferRequest(inputs=inputs, outputs=list(dict.fromkeys(named or outputs)), id=number)
 
 
 def parse_plain(body: bytes, schema: ExportSchema) -> Arrays:
     """Parse `{"INPUT": nested lists}`; ModelInputError names the field that is wrong."""
     asked = _object(body)
     known = {each.name: each for each in schema.inputs}
-    inputs = {name: _array(data, _find(name, known, name), name) for name, data in asked.items()}
-    _check_shapes(inputs, schema, prefix="")
+    inputs: dict[str, NDArray[Any]] = {}
+    for name, data in asked.items():
+        tensor = _find(name, known, name[:100])
+        numbers, shape = _flatten(data, tensor, name)
+        inputs[name] = _array(numbers, tensor, name).reshape(shape)
+    _check_shapes(inputs, schema, "")
     return inputs
 
 
 def spell_plain(outputs: Arrays) -> bytes:
     """Return outputs by name as nested lists."""
-    return _json({name: _to_lists(array) for name, array in outputs.items()})
+    return spell_json({name: _to_lists(array) for name, array in outputs.items()})
 
 
-def spell_infer(
-    outputs: Arrays, asked: InferRequest, *, model: str, version: str
-) -> tuple[bytes, int | None]:
-    """Return an answer of the protocol, and the length of its JSON where tensors follow it."""
-    described: list[dict[str, Any]] = []
-    tail: list[bytes] = []
-    for name, is_binary in asked.outputs.items():
-        array = outputs[name]
-        answer = _describe(name, str(array.dtype), array.shape)
-        if is_binary:
-            tail.append(array.tobytes())
-            answer["parameters"] = {"binary_data_size": len(tail[-1])}
-        else:
-            answer["data"] = _to_lists(array.ravel())
-        described.append(answer)
-    facts = {"model_name": model, "model_version": version, "id": asked.id, "outputs": described}
-    head = _json({name: fact for name, fact in facts.items() if name != "id" or fact})
-    return b"".join([head, *tail]), len(head) if tail else None
+def spell_infer(outputs: Arrays, asked: InferRequest, *, model: str, version: str) -> bytes:
+    """Return an answer of the protocol."""
+    described = [
+        {
+            "name": name,
+            "datatype": DATATYPES[str(outputs[name].dtype)],
+            "shape": outputs[name].shape,
+            "data": _to_lists(outputs[name].ravel()),
+        }
+        for name in asked.outputs
+    ]
+    facts = {"model_name": model, "model_version": version, "outputs": described}
+    return spell_json(facts | ({"id": asked.id} if asked.id else {}))
+
+
+def spell_json(value: object) -> bytes:
+    """Return JSON in ASCII: a request may have had texts that no encoding takes."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def describe_tensors(tensors: Sequence[TensorSchema]) -> list[dict[str, Any]]:
     """Return tensors as the metadata of a model list them; a free axis is -1."""
-    shapes = ([-1 if isinstance(n, str) else n for n in each.shape] for each in tensors)
-    pairs = zip(tensors, shapes, strict=True)
-    return [_describe(each.name, each.dtype, shape) for each, shape in pairs]
-
-
-def _describe(name: str, dtype: str, shape: Sequence[int]) -> dict[str, Any]:
-    return {"name": name, "datatype": DATATYPES[dtype], "shape": shape}
+    return [
+        {
+            "name": each.name,
+            "datatype": DATATYPES[each.dtype],
+            "shape": [-1 if isinstance(n, str) else n for n in each.shape],
+        }
+        for each in tensors
+    ]
 
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = parse_json(text)
-    except ValueError as error:
-        raise ModelInputError(f"It is no JSON: {error}.", where="the body") from None
+        found = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise ModelInputError(f"It is no JSON: {why}.", where="the body") from None
     if not isinstance(found, dict):
         raise ModelInputError("It is no JSON object.", where="the body")
     return found
 
 
-def _several(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice[:100]!r} is given twice")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f'{name} is no number of JSON; write "nan", "inf" or "-inf"')
+
+
+def _objects(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     found = asked.get(key, [])
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ModelInputError("It is no list of objects.", where=key)
@@ -124,70 +146,84 @@ def _several(asked: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 def _find(name: object, known: Mapping[str, TensorSchema], where: str) -> TensorSchema:
     if isinstance(name, str) and name in known:
         return known[name]
-    fix = did_you_mean(str(name), known) or f"the model has {', '.join(known)}"
-    raise ModelInputError(f"There is no `{name}`.", where=where, fix=fix)
+    text = name[:100] if isinstance(name, str) else type(name).__name__
+    fix = did_you_mean(text, known) or f"the model has {', '.join(known)}"
+    raise ModelInputError(f"There is no `{text}`.", where=where, fix=fix)
 
 
-def _parameters(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    found = given.get("parameters", {})
-    if not isinstance(found, dict):
-        raise ModelInputError("It is no JSON object.", where=f"{where}.parameters")
-    for name in ("shared_memory_region", "classification"):
-        if name in found:
-            raise ModelInputError("This server does not have that.", where=f"{where}.{name}")
-    return found
-
-
-def _tensor(
-    given: Mapping[str, Any], tensor: TensorSchema, rest: memoryview, where: str
-) -> tuple[NDArray[Any], memoryview]:
-    """Return the tensor of one input, and the binary data that is left after it."""
-    datatype = DATATYPES[tensor.dtype]
+def _tensor(given: Mapping[str, Any], tensor: TensorSchema, where: str) -> NDArray[Any]:
+    """Return one input of the protocol, whose data are flat or nested as its shape."""
+    datatype, shape = DATATYPES[tensor.dtype], given.get("shape")
     if given.get("datatype") != datatype:
-        what = f"It is {given.get('datatype')}, and the model takes {datatype}."
-        raise ModelInputError(what, where=f"{where}.datatype")
-    shape = given.get("shape")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ModelInputError(f"The model takes {datatype}.", where=f"{where}.datatype")
+    if not isinstance(shape, list) or len(shape) != len(tensor.shape):
+        what = f"It is no list of {len(tensor.shape)} lengths: the model takes {tensor.text}."
+        raise ModelInputError(what, where=f"{where}.shape")
+    if not all(type(n) is int and 0 <= n < _LONGEST_AXIS for n in shape):
         raise ModelInputError("It is no list of lengths.", where=f"{where}.shape")
-    size = _parameters(given, where).get("binary_data_size")
-    if size is None:
-        array = _array(given.get("data"), tensor, f"{where}.data")
-    else:
-        dtype = np.dtype(tensor.dtype)
-        expected = math.prod(shape) * dtype.itemsize
-        if size != expected or size > len(rest):
-            wanted = f"the shape {shape} of {datatype} has {expected} bytes"
-            what = f"It is {size}; {wanted}, and {len(rest)} follow."
-            raise ModelInputError(what, where=f"{where}.parameters.binary_data_size")
-        little = np.frombuffer(rest[:size], dtype.newbyteorder("<"))
-        array, rest = np.require(little, dtype, ["ALIGNED"]), rest[size:]
-    if array.size != math.prod(shape):
-        what = f"It has {array.size} values, and the shape {shape} has {math.prod(shape)}."
+    parameters = given.get("parameters", {})
+    if not isinstance(parameters, dict) or {"binary_data_size", "shared_memory_region"} & {
+        *parameters
+    }:
+        what = "Tensors are JSON here: neither binary data nor shared memory is taken."
+        raise ModelInputError(what, where=f"{where}.parameters", fix="send them as `data`")
+    data = given.get("data")
+    is_nested = isinstance(data, list) and any(type(each) is list for each in data[:1])
+    numbers, found = _flatten(data, tensor, f"{where}.data", None if is_nested else 1)
+    if math.prod(shape) != len(numbers) or (is_nested and found != tuple(shape)):
+        what = f"It has {len(numbers)} values, and the shape {shape} has {math.prod(shape)}."
         raise ModelInputError(what, where=f"{where}.data")
-    return array.reshape(shape), rest
+    return _array(numbers, tensor, f"{where}.data").reshape(shape)
 
 
-def _array(data: object, tensor: TensorSchema, where: str) -> NDArray[Any]:
-    """Return nested lists of numbers as an array of the dtype that the model takes."""
+def _flatten(
+    data: object, tensor: TensorSchema, where: str, rank: int | None = None
+) -> tuple[list[Any], tuple[int, ...]]:
+    """Return the items of lists that are nested as a tensor is, and their shape."""
     if not isinstance(data, list):
         raise ModelInputError("It is no list.", where=where)
+    level: list[Any] = [data]
+    shape: list[int] = []
+    for _ in range(len(tensor.shape) if rank is None else rank):
+        if not any(type(each) is list for each in level):
+            what = f"Its shape is {shape}, and the model takes {tensor.text}."
+            raise ModelInputError(what, where=where)
+        lengths = {len(each) if type(each) is list else -1 for each in level}
+        if len(lengths) > 1:
+            raise ModelInputError("Its rows are not of one length.", where=where)
+        shape += lengths
+        level = list(chain.from_iterable(level))
+    return level, tuple(shape)
+
+
+def _array(numbers: list[Any], tensor: TensorSchema, where: str) -> NDArray[Any]:
+    """Return numbers as an array of the dtype that the model takes."""
     dtype = np.dtype(tensor.dtype)
-    try:
-        found = np.asarray(data)
-    except ValueError:  # ragged
-        raise ModelInputError("Its rows are not of one length.", where=where) from None
-    if found.size and found.dtype.kind not in _TAKEN[dtype.kind]:
-        kind = _KINDS.get(found.dtype.kind, "something else than numbers")
+    kinds = set(map(type, numbers))
+    if strange := kinds - _TAKEN[dtype.kind]:
+        kind = _KINDS.get(next(iter(strange)), "something else than numbers")
         raise ModelInputError(f"It holds {kind}, and {tensor.dtype} is taken.", where=where)
-    with np.errstate(over="ignore"):
-        array = found.astype(dtype)
-    is_beyond = np.isinf(array) & np.isfinite(found) if dtype.kind == "f" else array != found
-    if is_beyond.any():
-        raise ModelInputError(f"A number in it is beyond {tensor.dtype}.", where=where)
+    beyond = ModelInputError(f"A number in it is beyond {tensor.dtype}.", where=where)
+    if dtype.kind != "f":
+        bounds = np.iinfo(dtype) if dtype.kind != "b" else None
+        if bounds and numbers and not bounds.min <= min(numbers) <= max(numbers) <= bounds.max:
+            raise beyond
+        return np.array(numbers, dtype)
+    texts = [each for each in numbers if type(each) is str] if str in kinds else []
+    if not _TEXTS.keys() >= set(texts):
+        raise ModelInputError(f"It holds text, and {tensor.dtype} is taken.", where=where)
+    values = [_TEXTS[each] if type(each) is str else each for each in numbers] if texts else numbers
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, np.float64).astype(dtype)
+    except OverflowError:  # an integer of hundreds of digits
+        raise beyond from None
+    if np.isinf(array).sum() > sum(each != "nan" for each in texts):
+        raise beyond  # json reads 1e999 as infinity
     return array
 
 
-def _check_shapes(inputs: Arrays, schema: ExportSchema, prefix: str = "inputs.") -> None:
+def _check_shapes(inputs: Arrays, schema: ExportSchema, prefix: str) -> None:
     """Raise ModelInputError unless each input is there, in the shape that the schema says."""
     lengths: dict[str, int] = {}
     for tensor in schema.inputs:
@@ -206,21 +242,6 @@ def _check_shapes(inputs: Arrays, schema: ExportSchema, prefix: str = "inputs.")
             raise ModelInputError(what, where=where)
 
 
-def _outputs(asked: Mapping[str, Any], schema: ExportSchema) -> dict[str, bool]:
-    """Return the outputs that are asked for, all where none is named: name to "is binary"."""
-    known = {each.name: each for each in schema.outputs}
-    usually = _parameters(asked, "the body").get("binary_data_output") is True
-    named = {}
-    for each in _several(asked, "outputs"):
-        name = _find(each.get("name"), known, "outputs").name
-        named[name] = _parameters(each, "outputs").get("binary_data", usually) is True
-    return named or dict.fromkeys(known, usually)
-
-
 def _to_lists(array: NDArray[Any]) -> Any:
     is_plain = array.dtype.kind != "f" or bool(np.isfinite(array).all())
     return array.tolist() if is_plain else spell_numbers(array.tolist())
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
