@@ -102,6 +102,21 @@ def test_an_environment_is_made_once(
     assert capsys.readouterr().out == ""
 
 
+def test_the_demo_installs_no_more_than_it_needs_and_the_rest_comes_on_demand(
+    dev: ModuleType, fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dev, "call", lambda command: fakes.take("demo"))
+    monkeypatch.setattr(dev, "make_page", lambda: fakes.take("page"))
+
+    dev.demo([])
+    dev.demo([])
+    assert fakes.taken() == ["venv", "torch", "libraries", "assay", "bytecode", "demo", "demo"]
+
+    dev.test([])
+    dev.demo([])
+    assert fakes.taken() == ["tools", "assay", "bytecode", "page", "demo", "demo"]
+
+
 @pytest.mark.parametrize("where", ALL_STEPS)
 def test_a_half_made_environment_is_made_again_from_nothing(
     dev: ModuleType, fakes: Fakes, where: str

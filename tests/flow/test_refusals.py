@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import assay as house
 from assay.compose import Launch, train
-from assay.compose.checks import Examiner
+from assay.compose.checks import Examiner, problems_of_shape
 from assay.compose.rehearsal import RehearsalRequest, rehearse
 from assay.config import open_config
 from assay.core.errors import AssayError
@@ -547,14 +547,18 @@ def test_a_check_says_before_the_run_what_the_run_would_say(
     [
         (["train.accumulate=3"], "A batch of 8 cannot be split into 3 equal micro-batches"),
         (["data.train.micro_batch_size=3"], "A batch of 8 cannot be split into micro-batches of 3"),
-        (["optimizer.lr=inf"], "`optimizer.lr` is inf; a learning rate is a finite number"),
+        (["optimizer.lr=inf"], "`optimizer.lr` is inf; a learning rate is finite and not neg"),
+        (["optimizer.lr=-1"], "`optimizer.lr` is -1; a learning rate is finite and not negative"),
+        (["data.train.batch_size=0"], "`data.train.batch_size` must be at least 1, not 0"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_plain_check_finds_numbers_that_cannot_be(
     changes: list[str], said: str, project: Path
 ) -> None:
-    problems = Examiner().problems([open_config("base.toml", changes)])
+    config = open_config("base.toml", changes)
+
+    problems = [*problems_of_shape(config), *Examiner().problems([config])]
 
     assert [said in each.message for each in problems if each.severity == "error"] == [True]
 

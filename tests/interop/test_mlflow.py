@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import AssayError, InputError, RecordError
 from assay.interop import mlflow_database, mlflow_run
 from assay.interop.foreign_run import ForeignRun
 from assay.interop.mlflow import find
@@ -227,6 +227,30 @@ def test_a_database_with_values_of_the_wrong_kind_is_told_by_the_run(tmp_path: P
     with pytest.raises(RecordError, match="cannot be read"):
         first.read()
     assert child.read().points == 1
+
+
+@pytest.mark.parametrize("value", ["'x'", "x'ff00'", "1.5", "NULL", "9e99"])
+def test_a_column_of_another_type_is_read_as_it_can_be_or_one_error(
+    tmp_path: Path, value: str
+) -> None:
+    root = unpacked("mlflow-db", tmp_path)
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as database:
+        columns = {
+            table: [name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")]
+            for table in ("experiments", "runs", "metrics", "params", "tags")
+        }
+    for table, names in columns.items():
+        for name in names:
+            changed = tmp_path / "changed.db"
+            shutil.copy(root / "mlflow.db", changed)
+            with contextlib.closing(sqlite3.connect(changed)) as database, database:
+                database.execute("PRAGMA ignore_check_constraints = 1")
+                with contextlib.suppress(sqlite3.IntegrityError):
+                    database.execute(f"UPDATE {table} SET {name} = {value}")
+            with contextlib.suppress(AssayError):
+                for each in find(changed):
+                    with contextlib.suppress(AssayError):
+                        each.read()
 
 
 def test_the_database_is_only_read(tmp_path: Path) -> None:

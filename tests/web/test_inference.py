@@ -33,7 +33,7 @@ from assay.formats.export_folder import (
 )
 from assay.formats.json_codec import write_json
 from assay.web.inference.protocol import ModelInputError, parse_infer, parse_plain
-from assay.web.inference.served_model import ServedModel, exported
+from assay.web.inference.served_model import ServedModel, open_folder
 from run_folders import make_project, make_run
 from web.model_server import Server, serving
 
@@ -406,7 +406,7 @@ def test_a_run_that_is_not_there_is_told_once_and_nothing_is_exported(
     ]:
         with (
             pytest.raises((InputError, MissingCheckpointError), match=what),
-            exported(address, trust=False, tell=said.append),
+            open_folder(address, trust=False, tell=said.append),
         ):
             pass
 

@@ -286,7 +286,12 @@ def _check(
     tell([*unique_problems(configs, problems_of_shape), *of_file])
     examined = None
     examiner = Examiner(strict=strict)
-    if not shape and not any(problem.kind == "too-many" for problem in problems):
+    # What cannot be read is mended first: the signatures take seconds, and are of another config.
+    if (
+        not shape
+        and not config.read_problems
+        and not any(problem.kind == "too-many" for problem in problems)
+    ):
         tell(_not_told(problems, examiner.problems(configs)))
         examined = examiner.examine(config)
     is_part = False

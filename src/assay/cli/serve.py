@@ -67,7 +67,7 @@ def command(
     try:
         from assay.formats.onnx_model import load_onnxruntime
         from assay.web.access import read_token
-        from assay.web.inference.served_model import ServedModel, exported
+        from assay.web.inference.served_model import ServedModel, open_folder
         from assay.web.inference.server import ModelServerOptions, serve_model
 
         load_onnxruntime()
@@ -76,7 +76,7 @@ def command(
             raise
         raise MissingExtraError("A server of models", extra="serve") from None
     token = read_token(token_file, TOKEN_VARIABLE)
-    with obeying(), exported(address, trust=trust, tell=say) as folder:
+    with obeying(), open_folder(address, trust=trust, tell=say) as folder:
         model = ServedModel(folder)
         wanted = ModelServerOptions(
             name=name or folder.resolve().name,

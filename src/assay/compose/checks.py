@@ -129,12 +129,12 @@ def _processes_without_step(root: Table, where: Mapping[str, Any]) -> Iterator[P
 
 
 def _impossible_numbers(root: Table) -> Iterator[Problem]:
-    """Yield sizes of a batch that contradict each other, and learning rates that are not finite."""
+    """Yield sizes of a batch that contradict each other, and learning rates that cannot be."""
     from assay.engine.data.batch_size import batch_size
 
     nodes = [get_at(root, path) for path in _SIZES]
     whole, micro, accumulate = map(_whole_number, nodes)
-    if whole is not None:
+    if whole is not None and whole > 0:  # the shape stage has told of other ones
         try:
             batch_size(whole, micro=micro, accumulate=accumulate)
         except InputError as error:
@@ -143,10 +143,10 @@ def _impossible_numbers(root: Table) -> Iterator[Problem]:
     optimizer = root.items.get("optimizer")
     for path, node in walk(optimizer, ("optimizer",)) if optimizer is not None else ():
         rate = node.value if isinstance(node, Leaf) and path[-1] == "lr" else None
-        if isinstance(rate, float) and not math.isfinite(rate):
+        if isinstance(rate, int | float) and not (math.isfinite(rate) and rate >= 0):
             yield Problem(
                 kind="wrong-value",
-                message=f"`{dotted(path)}` is {rate}; a learning rate is a finite number",
+                message=f"`{dotted(path)}` is {rate}; a learning rate is finite and not negative",
                 origin=node.origin,
             )
 

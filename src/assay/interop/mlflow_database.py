@@ -100,7 +100,7 @@ def runs_in_database(path: Path, base: Path) -> Iterator[tuple[int, ForeignSourc
         raise InputError(f"The database cannot be read: {error}.", where=str(path)) from error
     for run_id, name, start_ms in rows:
         yield (
-            start_ms or 0,
+            start_ms if isinstance(start_ms, int) else 0,  # a column takes any type
             ForeignSource(
                 tool="mlflow",
                 key=str(run_id),
@@ -115,7 +115,7 @@ def _read_database(path: Path, base: Path, run_id: str) -> ForeignRun:
     try:
         with open_database(path) as database:
             return as_foreign_run(_rows_of(database, base, run_id), base)
-    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
+    except (sqlite3.Error, AttributeError, TypeError, ValueError, OverflowError) as error:
         raise RecordError(f"The database cannot be read: {error}.", where=str(path)) from error
 
 

@@ -87,7 +87,7 @@ class ServedModel:
 
 
 @contextmanager
-def exported(address: str, *, trust: bool, tell: Callable[[str], object]) -> Iterator[Path]:
+def open_folder(address: str, *, trust: bool, tell: Callable[[str], object]) -> Iterator[Path]:
     """Give the folder of an exported model; a run is exported first, and its folder removed."""
     if (Path(address) / CERTIFICATE).is_file():
         yield Path(address)
