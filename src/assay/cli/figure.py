@@ -20,7 +20,7 @@ from assay.core.text_table import align_rows
 if TYPE_CHECKING:
     from assay.report.figure import FigureRecipe
 
-_KINDS = ("curves", "bars", "scatter", "parallel", "heatmap", "confusion", "histogram", "redo")
+_KINDS = ("curves", "bars", "scatter", "heatmap", "confusion", "redo")
 _SHOWN = 12
 
 
@@ -33,10 +33,8 @@ _SHOWN = 12
                of one standard deviation
     bars       the mean of each group, its 95 % interval, a dot for each run
     scatter    a point for each group: the metric against a key or a metric
-    parallel   a line for each group through its keys to the metric
     heatmap    the mean of the metric over two keys
     confusion  the confusion matrix that the runs kept last, added up
-    histogram  the histograms that the runs kept, over steps
     redo       a figure again from its runs: assay figure redo acc.pdf
 
     Runs that differ in the seed alone are a group; its failed runs are left out, as in `assay ls
@@ -62,7 +60,7 @@ _SHOWN = 12
     multiple=True,
     shell_complete=complete_metrics,
     help="What is drawn; may be repeated. Of curves a metric (`loss`: each split's), else a column"
-    " of `assay ls` (valid/acc.max), or the name of a kept matrix or histogram.",
+    " of `assay ls` (valid/acc.max), or the name of a kept matrix.",
 )
 @click.option(
     "-k",
@@ -71,7 +69,7 @@ _SHOWN = 12
     metavar="NAME",
     multiple=True,
     shell_complete=complete_columns,
-    help="Axis of scatter, parallel, heatmap (x, then y). Left out: the keys that vary.",
+    help="Axis of scatter, heatmap (x, then y). Left out: the keys that vary.",
 )
 @click.option("-o", "--to", metavar="FILE", help="The file to write.")
 @click.option(
@@ -146,11 +144,9 @@ def _redo(files: tuple[str, ...], to: str | None, options: dict[str, Any]) -> in
             "`assay figure redo` takes one file: all else is in it.",
             fix=f"assay figure redo {shlex.quote(files[0])}",
         )
-    changes, is_same = redo_figure(Path(files[0]), Path(to) if to else None)
-    for line in changes:
-        echo(visible(line))
+    has_same_values, is_same = redo_figure(Path(files[0]), Path(to) if to else None)
     shown = visible(os.fspath(to or files[0]))
-    if changes:
+    if not has_same_values:
         echo(f"written: {shown}, of values that have changed")
         return 1
     echo(f"written: {shown}, of the same values{' and to the same bytes' if is_same else ''}")

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError, choose
-from assay.core.formatting import count
 from assay.core.regular_file import read_bytes
 from assay.core.terminal import visible
 from assay.formats.json_codec import decode_json, dumps
 from assay.query.catalog import open_catalog
-from assay.report.figure_data import KINDS, FigureItem, FigureRequest, Panel, read_panels
-from assay.report.figure_drawing import FILE_SETTINGS, describe_item, draw_figure
+from assay.report.figure_data import KINDS, FigureRequest, Panel, read_panels
+from assay.report.figure_drawing import FILE_SETTINGS, draw_figure
 from assay.store.known_projects import project_here
 from assay.store.layout import Project
 from assay.store.whole_output import replace_file
@@ -158,37 +157,13 @@ def read_recipe(file: Path) -> FigureRecipe:
         raise InputError(what, where=str(file), fix="name another file") from None
 
 
-def redo_figure(file: Path, to: Path | None = None) -> tuple[list[str], bool]:
+def redo_figure(file: Path, to: Path | None = None) -> tuple[bool, bool]:
     """Draw the figure in a file again from the records, into it or into another one.
 
-    Return what changed since in its values, and whether a file that is drawn over keeps its bytes.
+    Return whether its values are the same, and whether a file that is drawn over keeps its bytes.
     """
     before = read_recipe(file)
     old = file.read_bytes()
     name = "" if to else shlex.split(before.command)[-1]
     after = write_figure(before.request, to or file, name=name)
-    changes = _describe_changes(before, after) if before.digest != after.digest else []
-    return changes, to is None and file.read_bytes() == old
-
-
-def _describe_changes(before: FigureRecipe, after: FigureRecipe) -> list[str]:
-    """Return a line for each item that came, went, or has other runs or values."""
-    old, new = (_items(each.panels) for each in (before, after))
-    lines = [f"gone: {name}" for name in old if name not in new]
-    for name, item in new.items():
-        was = old.get(name)
-        if was is None:
-            lines.append(f"new: {name}")
-        elif dumps(was) != dumps(item):
-            came, left = set(item.runs) - set(was.runs), set(was.runs) - set(item.runs)
-            parts = [f"{count(len(came), 'run')} more"] if came else []
-            parts += [f"{count(len(left), 'run')} less"] if left else []
-            if "mean" in item.values:
-                parts.append(f"{describe_item(was)} -> {describe_item(item)}")
-            lines.append(f"changed: {name}  {', '.join(parts)}".rstrip())
-    return lines or ["changed: the runs that are left out"]
-
-
-def _items(panels: Sequence[Panel]) -> dict[str, FigureItem]:
-    """Return the items by panel and label, without the number of runs in it."""
-    return {f"{each.title}  {item.group}": item for each in panels for item in each.items}
+    return before.digest == after.digest, to is None and file.read_bytes() == old

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -29,14 +28,13 @@ from assay.query.significance import confidence_interval
 from assay.store.blobs import FileBlobs
 from assay.store.series import Series
 
-Kind = Literal["curves", "bars", "scatter", "parallel", "heatmap", "confusion", "histogram"]
+Kind = Literal["curves", "bars", "scatter", "heatmap", "confusion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_ROWS = 60
 MOST_PANELS = 12
 _MOST_LABEL_KEYS = 4
 _RANGES = 500
-_BINS = 64
-_AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2), "parallel": (1, MOST_PANELS)}
+_AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2)}
 """Least and most keys beside the metric."""
 
 _ON_LOG_AXES = ("curves", "bars", "scatter")
@@ -49,8 +47,8 @@ _ALONE = "draw them one by one"
 class FigureRequest:
     """Question of a figure: addresses of runs, what of them is drawn, and how.
 
-    `metrics` are columns of `assay ls`; of curves metrics, of a confusion or a histogram names of
-    what the runs kept. `keys` are the axes beside them. Runs alike in the columns `by` are a group:
+    `metrics` are columns of `assay ls`; of curves metrics, of a confusion names of what the runs
+    kept. `keys` are the axes beside them. Runs alike in the columns `by` are a group:
     those of BY_CONFIG may differ in the seed and in the keys of `ignored`. `log` names the
     logarithmic axes of x and y.
     """
@@ -73,7 +71,7 @@ class FigureItem:
     `repeats` says how many runs of how many, "" for one of one. Items of one `place` look alike in
     all panels. `values` has `x`, `y` and `band` of a curve; the keys of a point or bar, `mean`,
     `std` and `n`, the interval `low` to `high`, and the values of its `runs`; `names` and `counts`
-    [true][predicted] of a confusion; `steps`, `edges` and `shares` of a histogram.
+    [true][predicted] of a confusion.
     """
 
     group: str
@@ -207,9 +205,7 @@ def read_panels(catalog: Catalog, request: FigureRequest) -> tuple[Panel, ...]:
         case "curves":
             panels = _read_curves(chosen)
         case "confusion":
-            panels = _read_kept(chosen, "table", _read_matrix, _merge_matrices)
-        case "histogram":
-            panels = _read_kept(chosen, "histogram", _read_histograms, _merge_histograms)
+            panels = _read_matrices(chosen)
         case _:
             panels = _read_points(chosen)
     return tuple(panels)
@@ -409,42 +405,36 @@ def _number(value: Any, name: str, run: str, fix: str = "name a metric, or a num
     return float(value)
 
 
-def _read_kept(
-    chosen: _ChosenRuns,
-    kind: str,
-    read: Callable[[RunView, str], Any],
-    merge: Callable[[Mapping[str, Any], str], dict[str, Any]],
-) -> list[Panel]:
-    """Return a panel for each name and group, of what the runs that count kept under the name."""
+def _read_matrices(chosen: _ChosenRuns) -> list[Panel]:
+    """Return a panel for each name and group, of the matrices that the runs that count kept."""
     panels: list[Panel] = []
     for name in chosen.request.metrics:
         before = len(panels)
         left_out: dict[str, str] = {}
         for group in chosen.group():
-            parts = {run: read(chosen.views[run], name) for run in group.counted}
+            parts = {run: _read_matrix(chosen.views[run], name) for run in group.counted}
             parts = {run: part for run, part in parts.items() if part}
             left_out |= chosen.leave_out(group, parts, name)
             if parts:
-                item = chosen.item(group, parts, merge(parts, name))
+                item = chosen.item(group, parts, _merge_matrices(parts, name))
                 panels.append(Panel(title=name, items=(item,), left_out=left_out))
         if len(panels) == before:
-            kept = [each for view in chosen.views.values() for each in view.artifacts]
-            names = [each.name for each in kept if each.kind == kind]
-            if kind == "table":  # a matrix may be a result, too
-                results = (view.values.items() for view in chosen.views.values())
-                names += [key for each in results for key, value in each if type(value) is list]
-            what = f"None of the chosen runs kept a {kind} `{name}`."
+            views = chosen.views.values()
+            names = [each.name for view in views for each in view.artifacts if each.kind == "table"]
+            results = (item for view in views for item in view.values.items())
+            names += [key for key, value in results if type(value) is list]
+            what = f"None of the chosen runs kept a table `{name}`."
             raise InputError(what, fix=choose(name, names, "they have"))
     return panels
 
 
 def _read_matrix(view: RunView, name: str) -> tuple[list[str], list[list[float]]] | None:
     """Return the classes and counts that a run kept last, as a table or result; None for none."""
-    tables = _read_artifacts(view, "table", name, f"{name}.csv", f"{name}/matrix.csv")
+    tables = _read_tables(view, name, f"{name}.csv", f"{name}/matrix.csv")
     rows: Any = view.values.get(name)
     classes: list[str] = []
     if tables:
-        classes, *rows = csv.reader(io.StringIO(tables[-1][1].decode("utf-8", "replace")))
+        classes, *rows = csv.reader(io.StringIO(tables[-1].decode("utf-8", "replace")))
         has_names = len(classes) == len(rows) + 1
         if has_names and classes[0] == "true":  # the names of classes stand before the rows, too
             classes, rows = classes[1:], [row[1:] for row in rows]
@@ -468,48 +458,12 @@ def _merge_matrices(kept: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"names": classes, "counts": np.sum([rows for _, rows in kept.values()], 0).tolist()}
 
 
-def _read_histograms(view: RunView, name: str) -> dict[int, Any]:
-    """Return edges and counts of the histograms that a run kept under a name, by step."""
-    found = {}
-    for step, data in _read_artifacts(view, "histogram", name):
-        try:
-            one = json.loads(data)
-            edges = np.asarray(one["edges"], float)
-            found[step] = edges, np.asarray(one["counts"], float) + np.zeros(len(edges) - 1)
-        except (ValueError, TypeError, KeyError) as error:
-            what = f"The histogram `{name}` of the run {view.id} is damaged."
-            raise RecordError(what, where=str(view.path)) from error
-    return found
-
-
-def _merge_histograms(kept: Mapping[str, dict[int, Any]], name: str) -> dict[str, Any]:
-    """Return the shares of the values in common bins, at each step that all runs have."""
-    steps = sorted(set.intersection(*map(set, kept.values())))
-    if not steps:
-        raise InputError(f"{', '.join(kept)} have no step of `{name}` in common.", fix=_ALONE)
-    ends = [found[step][0] for found in kept.values() for step in steps]
-    low, high = min(each[0] for each in ends), max(each[-1] for each in ends)
-    edges = np.linspace(low, high if high > low else low + 1.0, _BINS + 1)
-    shares = []
-    for step in steps:
-        row = np.zeros(_BINS)
-        for own, counts in (found[step] for found in kept.values()):
-            # Values lie evenly in a bin: a part of its width has that part of its count.
-            sums = np.concatenate([[0.0], np.cumsum(counts)])
-            row += np.diff(np.interp(edges, own, sums))
-        shares.append((row / (row.sum() or 1.0)).tolist())
-    return {"steps": steps, "edges": edges.tolist(), "shares": shares}
-
-
-def _read_artifacts(view: RunView, kind: str, *names: str) -> list[tuple[int, bytes]]:
-    """Return step (else place) and bytes of all that a run kept under one of the names."""
-    kept = [each for each in view.artifacts if each.kind == kind and each.name in names]
+def _read_tables(view: RunView, *names: str) -> list[bytes]:
+    """Return the tables that a run kept under one of the names."""
+    kept = [each for each in view.artifacts if each.kind == "table" and each.name in names]
     blobs = FileBlobs(view.folder.artifacts)
     try:
-        return [
-            (place if each.step is None else each.step, blobs.get(each.digest))
-            for place, each in enumerate(kept)
-        ]
+        return [blobs.get(each.digest) for each in kept]
     except KeyError:
         what = f"A file of `{names[0]}` that the run {view.id} kept is missing."
         raise RecordError(what, where=str(view.path)) from None

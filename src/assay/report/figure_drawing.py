@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -220,44 +219,6 @@ def _label_logs(axis: Any) -> None:
     axis.set_minor_formatter("{x:g}" if high < 100 * low else "")
 
 
-def _draw_parallel(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
-    """Draw a line for each group through its place on each axis, coloured by the metric."""
-    from matplotlib import colormaps
-
-    means = [item.values["mean"] for item in panel.items]
-    columns = [[item.values[name] for item in panel.items] for name in panel.axes]
-    logs = ["x" in request.log for _ in columns]
-    places = []
-    for at, (values, is_log) in enumerate(zip([*columns, means], [*logs, False], strict=True)):
-        heights, ticks = _place(values, is_log=is_log)
-        places.append(heights)
-        axes.plot([at, at], [0, 1], color="black", linewidth=0.6, zorder=3)
-        for height, text in ticks:
-            background = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5}
-            axes.text(at + 0.02, height, _text(text, 12), va="center", zorder=4, bbox=background)
-    colors = colormaps[_COLORMAP](np.asarray(places[-1]))
-    for line, color in zip(zip(*places, strict=True), colors, strict=True):
-        axes.plot(range(len(line)), line, color=color, alpha=0.8, linewidth=0.9)
-    names = [*(name.rpartition(".")[2] for name in panel.axes), panel.title]
-    axes.set_xticks(range(len(names)), [_text(name, 24) for name in names])
-    axes.set_yticks([])
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return "", ""
-
-
-def _place(values: Sequence[Any], *, is_log: bool) -> tuple[list[float], list[tuple[float, str]]]:
-    """Return the height of each value on an axis from 0 to 1, and the ticks of the axis."""
-    distinct = _distinct(values)
-    heights = [float(place) for place in range(len(distinct))]
-    if not any(isinstance(value, str | bool) for value in distinct):
-        heights = [math.log(each) if is_log and distinct[0] > 0 else each for each in distinct]
-    low, span = heights[0], (heights[-1] - heights[0]) or 1.0
-    placed = {each: (at - low) / span for each, at in zip(distinct, heights, strict=True)}
-    ticks = [(height, spell_value(each)) for each, height in placed.items()]
-    return [placed[value] for value in values], ticks if len(ticks) <= 6 else [ticks[0], ticks[-1]]
-
-
 def _draw_heatmap(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
     x, y = panel.axes
     xs, ys = (_distinct(item.values[name] for item in panel.items) for name in panel.axes)
@@ -309,29 +270,12 @@ def _draw_matrix(
     axes.figure.colorbar(image, ax=axes, label=_text(title))
 
 
-def _draw_histogram(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
-    """Draw the shares of the values at each step as a column of colours."""
-    (item,) = panel.items
-    steps = np.asarray(item.values["steps"], float)
-    gaps = np.diff(steps) if len(steps) > 1 else np.ones(1)
-    ends = [steps[0] - gaps[0] / 2, *(steps[:-1] + gaps[: len(steps) - 1] / 2)]
-    ends.append(steps[-1] + gaps[-1] / 2)
-    shares = np.asarray(item.values["shares"], float).T
-    shown = np.where(shares > 0, shares, np.nan)
-    image = axes.pcolormesh(ends, item.values["edges"], shown, cmap=_COLORMAP)
-    axes.set_title(_text(item.label, _LABEL_CELLS))
-    axes.figure.colorbar(image, ax=axes, label="share of the values")
-    return "step", panel.title
-
-
 _DRAWINGS = {
     "curves": _draw_curves,
     "bars": _draw_bars,
     "scatter": _draw_scatter,
-    "parallel": _draw_parallel,
     "heatmap": _draw_heatmap,
     "confusion": _draw_confusion,
-    "histogram": _draw_histogram,
 }
 
 
