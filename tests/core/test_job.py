@@ -32,7 +32,7 @@ def test_an_error_with_a_note_of_the_loader_is_one_of_the_data(note: str) -> Non
     [
         ("RuntimeError: CUDA out of memory. Tried to allocate", "out-of-memory"),
         ("NonFiniteError: the loss is not finite", "nan"),
-        ("assay.engine.data.workers.WorkerDiedError: worker 2", "data"),
+        ("assay.engine.data.worker_faults.WorkerError: worker 2", "data"),
         ("ValueError: while loading was mentioned in passing", "exception"),
         ("a network worker raised its rate", "exception"),
     ],

@@ -148,7 +148,7 @@ _PATTERNS: tuple[tuple[FailureClass, str], ...] = (
 _EXCEPTIONS: tuple[tuple[FailureClass, frozenset[str]], ...] = (
     ("out-of-memory", frozenset({"OutOfMemoryError", "MemoryError"})),
     ("nan", frozenset({"NonFiniteError"})),
-    ("data", frozenset({"WorkerDiedError", "WorkerError"})),
+    ("data", frozenset({"WorkerError"})),
 )
 _PREEMPTING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -145,7 +145,6 @@ def test_no_pickle_is_read_anywhere_else() -> None:
         "compat/parts/torch_file.py": ["torch.load, weights only"],
         # what its own processes send through a pipe, nothing from a file
         "engine/data/workers.py": ["pickle"],
-        "engine/data/fresh_process.py": ["pickle"],
         # what the ranks of a run gather from each other, nothing from a file
         "engine/parallel/distributed_group.py": ["pickle"],
     }

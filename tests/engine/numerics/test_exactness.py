@@ -303,7 +303,7 @@ def test_a_data_loader_keeps_its_settings_as_a_loader() -> None:
     assert isinstance(made, Loader)
     pool = made._pool
     assert pool is not None
-    assert (pool.workers, pool.prefetch, pool.patience.timeout_s, pool.init) == (2, 5, 7, prepare)
+    assert (pool.count, pool.prefetch, pool.limit_s, pool.init) == (2, 5, 7, prepare)
     assert (pool.start_method, made._persistent, made.collate, made.seed, made.drop_last) == (
         "spawn",
         True,

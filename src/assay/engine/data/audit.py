@@ -14,11 +14,10 @@ import torch
 from assay.core.errors import InputError
 from assay.engine.data.adopt import as_source
 from assay.engine.data.batches import digest_sample, leaves, size_of
-from assay.engine.data.fresh_process import CopyError, call_in_copies
 from assay.engine.data.loader import Loader
 from assay.engine.data.randomness import Fetch, private_generators
-from assay.engine.data.source import Source
-from assay.engine.data.workers import Task, Workers
+from assay.engine.data.source import Source, workers_of
+from assay.engine.data.workers import Task, Workers, call_in_worker
 from assay.engine.numerics.structures import tensors_in
 
 T = TypeVar("T")
@@ -61,7 +60,7 @@ def audit(data: Iterable[Any], *, split: str, accumulate: int = 1, seed: int = 0
     source = data if isinstance(data, Source) else as_source(data, accumulate=accumulate, seed=seed)
     if isinstance(source, Loader):
         return _of_loader(source)
-    return _of_batches(source, split, accumulate, is_once=isinstance(data, Iterator))
+    return _of_batches(source, data, split, accumulate)
 
 
 def speed(batches: Iterable[Any], *, seconds: float = 5.0) -> tuple[float, float]:
@@ -172,10 +171,12 @@ def _dealt(loader: Loader, whole: Mapping[int, Any]) -> tuple[str, list[str]]:
     ]
 
 
-def _of_batches(source: Source, split: str, accumulate: int, *, is_once: bool) -> Audit:
+def _of_batches(source: Source, data: object, split: str, accumulate: int) -> Audit:
+    is_once = isinstance(data, Iterator)
     facts = [("exactness", source.exactness())]
     epoch = 1 if split == "train" else 0
-    num_workers = 1 if is_once else 0  # what can be gone through once is gone through here
+    # What can be gone through once is gone through here.
+    num_workers = 1 if is_once else getattr(source, "workers", workers_of(data))
 
     def load(*passes: tuple[int, int]) -> list[_Pass]:
         return [_load_pass(source, epoch, start, accumulate) for epoch, start in passes]
@@ -277,12 +278,7 @@ def _passes(loader: Loader, workers: int, *passes: Sequence[Task]) -> list[_Seen
 
 def _call_apart(function: Callable[[], T], workers: int) -> T:
     """Call a function that loads in a copy of this OS process, unless workers load for it."""
-    if workers:
-        return function()
-    try:
-        value: T = call_in_copies(function, limit_s=None)[0]
-    except CopyError:
-        return function()  # so that what it raised there is raised here
+    value: T = function() if workers else call_in_worker(function)
     return value
 
 
@@ -295,7 +291,7 @@ def _describe_passes(loader: Loader, workers: int, passes: Iterable[Sequence[Tas
         seed=loader.seed,
         split=loader.split,
     )
-    pool = Workers(fetch, workers) if workers else None
+    pool = Workers(fetch, workers, split=loader.split, about=loader.dataset) if workers else None
     try:
         return [
             _join_descriptions(

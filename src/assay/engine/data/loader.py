@@ -58,8 +58,8 @@ class Loader:
     `sampler`: another order (`Weighted`, `Balanced`, `ByLength`, `Subset`, or one of torch).
     `batch_sampler`: gives the indices of each batch; then `accumulate` batches make an optimizer
     step. `workers` processes load `prefetch` batches each ahead and stay for all epochs if
-    `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever, None for a time
-    learned from those before), `worker_init` is called in each with its number, `start_method` is
+    `persistent_workers`; `timeout_s` is how long a batch may take (0 for ever, None for half an
+    hour), `worker_init` is called in each with its number, `start_method` is
     how they are started. `pin_memory` counts where there is CUDA.
 
     `rank` of `ranks` loads a share: micro-batches are dealt out in turn, so that N ranks load what
@@ -135,6 +135,9 @@ class Loader:
             Workers,
             self.fetch,
             workers,
+            split=split,
+            about=dataset,
+            seed=seed,
             prefetch=prefetch,
             timeout_s=timeout_s,
             init=worker_init,
@@ -345,9 +348,6 @@ class Loader:
             return
         # Somebody may iterate twice at once: who comes second gets processes of its own.
         pool = self._new_pool() if self._pool.is_busy else self._pool
-        # here and not in the thread that pins: the processes end with the thread that has started
-        # them
-        pool.start()
         running = pool.run(tasks)
         batches = pinned_ahead(running) if self.pin_memory else running
         try:

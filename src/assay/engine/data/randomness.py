@@ -65,7 +65,9 @@ class Fetch:
         self.randomness = randomness
         self.seed = seed
         self.split = split
-        self.at: Any = _Nowhere()  # a number that others see there: the sample that is being loaded
+        self.place: Any = (
+            _Nowhere()
+        )  # a number that others see there: the sample that is being loaded
         self._split_key = crc32(split.encode("utf-8"))
         self._keyed = [thing for thing, _ in keyable(dataset)]
         # Other splits are always in epoch 0, and may be parts of the data set that trains.
@@ -92,7 +94,7 @@ class Fetch:
 
     def _keyed_items(self, epoch: int, position: int, indices: Sequence[int]) -> list[Any]:
         """Load each sample under its own key; written flat, because it runs for every sample."""
-        dataset, now = self.dataset, self.at
+        dataset, now = self.dataset, self.place
         has_own = bool(self._keyed or self._private)
         samples = []
         index = -1
@@ -139,6 +141,7 @@ class Fetch:
     def _items(self, indices: Sequence[int]) -> Any:
         if not hasattr(self.dataset, "__getitems__"):
             return self._each(indices)
+        self.place.value = indices[0]
         try:
             return self.dataset.__getitems__(list(indices))
         except Exception as error:  # whatever it is goes up as it came, with a note
@@ -148,7 +151,7 @@ class Fetch:
             raise
 
     def _each(self, indices: Sequence[int]) -> list[Any]:
-        dataset, now = self.dataset, self.at
+        dataset, now = self.dataset, self.place
         samples = []
         index = -1
         try:

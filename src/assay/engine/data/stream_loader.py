@@ -12,15 +12,15 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
-from assay.core.errors import AssayError, InputError
-from assay.core.parent_death import end_with, main_pid
+from assay.core.errors import InputError
 from assay.engine.data.batches import collate as default
 from assay.engine.data.batches import refuse_none, size_of
 from assay.engine.data.source import Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
-from assay.engine.numerics.seed import comparable_state, restore_generators
+from assay.engine.data.workers import Workers
+from assay.engine.numerics.seed import comparable_state
 
 logger = logging.getLogger("assay")
 
@@ -198,9 +198,18 @@ class StreamLoader:
         self, epoch: int, at: _StartPositions, reached: _Reached
     ) -> Generator[tuple[Any, _Reached]]:
         """Yield the batches that the worker processes send, in turn."""
-        batches = self._start_workers(epoch, at)
+        ways = [self._way(epoch, shard) for shard in range(self.workers)]
+        shards = _Shards(self.stream, ways, at, self.collate)
+        pool = Workers(
+            shards,
+            self.workers,
+            split=self.split,
+            about=self.stream,
+            seed=self.seed,
+            warn=warnings.warn,
+        )
         try:
-            for batch, shard, position, tensors_of in batches:
+            for batch, shard, position, tensors_of in pool.run():
                 if batch is _DREW:
                     raise self._drew()
                 if tensors_of:
@@ -208,30 +217,8 @@ class StreamLoader:
                 reached.positions[shard] = position
                 reached.turn = (shard + 1) % self.workers
                 yield batch, reached
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise AssayError(
-                f"A worker that loads data.{self.split} has died: {str(error).splitlines()[0]}",
-                fix=(
-                    "Memory is the usual cause: take fewer workers or smaller batches. workers = 0 "
-                    "loads here."
-                ),
-            ) from error
         finally:
-            batches._shutdown_workers()  # type: ignore[attr-defined]
-
-    def _start_workers(self, epoch: int, at: _StartPositions) -> Iterator[Any]:
-        ways = [self._way(epoch, shard) for shard in range(self.workers)]
-        shards = _Shards(self.stream, ways, at, self.collate, parent=main_pid())
-        # Torch draws a seed for its workers, which nothing here uses.
-        with restore_generators(), warnings.catch_warnings():
-            # Torch warns of more workers than cores, but workers that wait need none.
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-            loader = DataLoader(
-                shards, batch_size=None, num_workers=self.workers, collate_fn=_as_it_is
-            )
-            return iter(loader)
+            pool.close()
 
     def _collate(self, item: Any) -> Any:
         return _batch_of(item, self.collate)
@@ -284,8 +271,8 @@ class _Reached:
         }
 
 
-class _Shards(IterableDataset[Any]):
-    """Data set of torch's workers: yields each batch of a shard with its shard and position.
+class _Shards:
+    """Iterable in each worker: yields each batch of a shard with its shard and position.
 
     torch asks its workers in turn, from the first one on; so the first takes the shard whose turn
     it is.
@@ -297,18 +284,13 @@ class _Shards(IterableDataset[Any]):
         ways: Sequence[Pass],
         at: _StartPositions,
         collate: Callable[[list[Any]], Any],
-        *,
-        parent: int,
     ) -> None:
         self.stream = stream
         self.ways = ways
         self.at = at
         self.collate = collate
-        self.parent = parent
 
     def __iter__(self) -> Iterator[tuple[Any, int, Position, str]]:
-        if self.parent:
-            end_with(self.parent)
         worker = get_worker_info()
         assert worker is not None
         shard = (worker.id + self.at.turn) % len(self.ways)
@@ -339,10 +321,6 @@ def _batch_of(item: Any, collate: Callable[[list[Any]], Any]) -> Any:
     except Exception as error:
         refuse_none(item, ["A sample of the stream"] * len(item), error)
         raise
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
 
 
 def _holds_tensor(item: Any) -> bool:

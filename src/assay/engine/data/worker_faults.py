@@ -1,4 +1,4 @@
-"""Workers that hang or die: how long a batch may take, the stack of a worker, what ended it."""
+"""Workers that hang or die: the sample and the stack of a silent one, and what ended one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
+from typing import Any, NamedTuple
 
 from assay.core.errors import AssayError
+from assay.core.signals import is_crash
 
-SAY_S, SAY_TIMES = 30.0, 10.0
-"""Least silence in s, and in multiples of the longest batch so far, that is reported."""
-END_S, END_TIMES = 300.0, 50.0
-"""Least silence that ends the run; long enough for a batch that waits for a busy disk."""
-FIRST_S = 1800.0
-"""As long as no batch has come: the first one opens files, and may unpack whole archives."""
 _DUMP_S = 2.0
-STARTING, NOTHING = -2, -1
+STARTING, IDLE, BUSY = -3, -2, -1
 """Stand-ins for the index of the current sample.
 
 A worker that is starting would die of the signal that asks for its stack.
@@ -37,39 +34,11 @@ class WorkerError(AssayError):
     """A worker process ended, or was silent for too long."""
 
 
-class Patience:
-    """Time limit of a batch: `timeout_s`, 0 for none, None for one learned from past batches."""
+class WorkerView(NamedTuple):
+    """View of a worker from outside: the shared index of its sample, and the pipe of its stack."""
 
-    def __init__(self, timeout_s: float | None = None) -> None:
-        self.timeout_s = timeout_s
-        self.longest_s: float | None = None
-
-    def took(self, seconds: float) -> None:
-        """Note how long loading one batch has taken."""
-        if self.longest_s is None or seconds > self.longest_s:
-            self.longest_s = seconds
-
-    @property
-    def say_s(self) -> float | None:
-        """Seconds of silence after which to report it; None for never."""
-        if self.timeout_s is not None:
-            return self.timeout_s or None
-        return max(SAY_S, SAY_TIMES * (self.longest_s or 0.0))
-
-    @property
-    def end_s(self) -> float | None:
-        """Seconds of silence after which to end the run; None for never."""
-        if self.timeout_s is not None:
-            return self.timeout_s or None
-        return FIRST_S if self.longest_s is None else max(END_S, END_TIMES * self.longest_s)
-
-    def describe_past(self) -> str:
-        """Return what the limit was learned from, for the user; "" for one that was given."""
-        if self.timeout_s is not None:
-            return ""
-        if self.longest_s is None:
-            return "no batch has come yet"
-        return f"no batch so far took more than {self.longest_s:.2g} s"
+    place: Any
+    stack: Connection
 
 
 def on_request(writer: Connection) -> None:
@@ -78,7 +47,31 @@ def on_request(writer: Connection) -> None:
         faulthandler.register(signal.SIGUSR1, file=writer.fileno(), all_threads=True)
 
 
-def stack_of(pid: int, reader: Connection) -> list[str]:
+def describe_silence(
+    views: Sequence[WorkerView], pids: Sequence[int], *, due: int, split: str, seconds: float
+) -> tuple[str, str]:
+    """Return (sentence about the silent worker, its stack with one frame a line).
+
+    That is the one that owes the next batch, unless it waits and another one does not: one that is
+    stopped may hold the lock of the queue.
+    """
+    stopped = [number for number, pid in enumerate(pids) if _state_of(pid) in _STATES]
+    busy = [number for number, view in enumerate(views) if view.place.value != IDLE]
+    number = due if due in stopped + busy else [*stopped, *busy, due][0]
+    pid, (place, stack) = pids[number], views[number]
+    at = f"at sample {place.value}" if place.value >= 0 else "at a batch"
+    if place.value == STARTING:
+        frames = ["it is being started: it imports modules and unpickles the data set"]
+    else:
+        frames = _stack_of(pid, stack)
+    if not frames:
+        state = _state_of(pid)
+        frames = [_STATES.get(state, f"it does not answer (state {state})")]
+    what = f"The loader worker {number} of data.{split} (pid {pid}) has been {at}"
+    return f"{what} for {seconds:.3g} s.", "\n       ".join(frames)
+
+
+def _stack_of(pid: int, reader: Connection) -> list[str]:
     """Return the frames of a worker, innermost first, as `FILE:LINE in NAME`."""
     text = b""
     with suppress(OSError, AttributeError):  # it is gone; Windows has no such signal
@@ -99,58 +92,61 @@ def stack_of(pid: int, reader: Connection) -> list[str]:
         (frames for frames in found if any(_is_own(frame) for frame in frames)),
         found[0] if found else [],
     )
-    return [f"{frame['file']}:{frame['line']} in {frame['name']}" for frame in _above_loader(ours)]
+    first = next((i for i, frame in enumerate(ours) if _is_own(frame)), len(ours))
+    # Those of the user's code and its calls; all if the loader itself is at work.
+    return [f"{frame['file']}:{frame['line']} in {frame['name']}" for frame in ours[:first] or ours]
 
 
 def _is_own(frame: re.Match[str]) -> bool:
     return os.path.dirname(frame["file"]) == _OWN
 
 
-def _above_loader(frames: Sequence[re.Match[str]]) -> list[re.Match[str]]:
-    """Return the frames of the user's code and its calls; all if the loader itself is at work."""
-    first = next((i for i, frame in enumerate(frames) if _is_own(frame)), len(frames))
-    return list(frames[:first] or frames)
-
-
-def standing_still(
-    who: str, pid: int, where: str, seconds: float, stack: Sequence[str], patience: Patience
-) -> tuple[str, str]:
-    """Return (sentence about a silent worker, its stack with one frame a line)."""
-    known = patience.describe_past()
-    what = (
-        f"{who} (pid {pid}) has been at {where} for {seconds:.3g} s{f'; {known}' if known else ''}."
-    )
-    if stack:
-        return what, "\n       ".join(stack)
-    return what, _state_of(pid)
+_STATES = {
+    "T": "it is stopped: by SIGSTOP, or by a debugger",
+    "t": "it is stopped by a debugger",
+    "D": "it waits inside of the kernel: for a disk, or for a file system on a network",
+}
 
 
 def _state_of(pid: int) -> str:
+    """Return the state letter of an OS process; "" where it is unknown."""
     try:
-        state = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="ascii", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return status.rpartition(")")[2].split()[0]
     except (OSError, IndexError):  # not on Linux, or it is gone
-        return "it does not answer"
-    known = {"T": "it is stopped: by SIGSTOP, or by a debugger", "t": "it is stopped by a debugger"}
-    known["D"] = "it waits inside of the kernel: for a disk, or for a file system on a network"
-    return known.get(state, f"it does not answer (state {state})")
+        return ""
 
 
+def describe_end(number: int, process: BaseProcess, split: str) -> WorkerError:
+    """Return the error for a worker process that has ended."""
+    code = process.exitcode
+    fix = "What it printed above says why."
+    how = f"ended with exit code {code}"
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        how = f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+        fix = (
+            "Look at the C code that it calls."
+            if is_crash(-code)
+            else "Something outside ended it."
+        )
+        fix = _OUT_OF_MEMORY if -code == signal.SIGKILL else fix
+    return WorkerError(
+        f"The loader worker {number} of data.{split} (pid {process.pid}) {how}.", fix=fix
+    )
+
+
+_OUT_OF_MEMORY = (
+    "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller "
+    "batches or less prefetch."
+)
 _DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\)")
 _SIGNAL = re.compile(r"by signal: (?P<name>[\w ]+)")
 _PATIENCE_S = 0.5
 
 
-class WorkerDiedError(AssayError):
-    """A process that loads data was ended by something else than its own code."""
-
-
-def find_death(error: BaseException) -> WorkerDiedError | None:
-    """Return the error to raise for a dead worker of torch's DataLoader, else None."""
+def find_death(error: BaseException) -> WorkerError | None:
+    """Return the error to raise for a dead worker of a user's own DataLoader, else None."""
     if isinstance(error, OSError | EOFError) and _is_of_loader(error):
         # Its pipe broke before torch heard of its end, which raises wherever it is heard of: let
         # that be here.
@@ -167,10 +163,10 @@ def find_death(error: BaseException) -> WorkerDiedError | None:
     return _death_error(found["pids"].strip(), signal["name"].strip() if signal else "")
 
 
-def _death_error(pids: str, signal: str) -> WorkerDiedError:
+def _death_error(pids: str, signal: str) -> WorkerError:
     which = f" (pid {pids})" if pids else ""
     how = f" by a signal ({signal})" if signal else ""
-    return WorkerDiedError(
+    return WorkerError(
         f"A process that loads data{which} was ended{how}.",
         fix=(
             "Mostly memory ran out: fewer workers, smaller batches, or a larger /dev/shm of the "

@@ -1,47 +1,41 @@
-"""Worker processes that load batches ahead, in the order in which they are asked for.
+"""Worker processes that load ahead, in order: torch's DataLoader over tasks, or over a stream.
 
-Each worker has a pipe of its own: a worker that is killed in the middle of a message harms no
-other, and is noticed at once. Tensors come through shared memory that has no name, so nothing is
-left when a process is killed.
+A message of a worker is small: large ones lie in shared memory, as tensors do, and a pipe takes it
+whole or not at all. So a worker may be killed at any moment, also while it holds the lock of the
+queue, and the loading process reads no half of a message.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.util
 import os
 import pickle
-import signal
 import traceback
+import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from itertools import chain, islice
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from itertools import islice
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from threading import Event, Thread
-from time import monotonic, perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.multiprocessing  # which teaches pickle to send tensors through shared memory
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from assay.core import signals
 from assay.core.errors import InputError
 from assay.core.parent_death import end_with, main_pid
-from assay.core.signals import is_crash
-from assay.engine.data.randomness import Fetch
 from assay.engine.data.worker_faults import (
-    NOTHING,
+    BUSY,
+    IDLE,
     STARTING,
-    Patience,
     WorkerError,
+    WorkerView,
+    describe_end,
+    describe_silence,
     on_request,
-    stack_of,
-    standing_still,
 )
 from assay.engine.numerics import private_torch
 
@@ -49,396 +43,363 @@ StartMethod = Literal["fork", "spawn", "forkserver"]
 Task = tuple[int, int, Sequence[int]]
 """Epoch, position, indices."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parent:
-    """Process that a worker ends with, 0 if it is no child. `ends_it`: the kernel may do so."""
-
-    pid: int
-    ends_it: bool
-
-
-_GRACE_S = 2.0
-"""Seconds of grace before a worker is reported: the whole process group may have been stopped."""
-_SLICE_S = 5.0
-WATCH_S = 2.0
-"""How often an idle worker looks whether the process that it works for is still there."""
-MAX_UNREAD_BYTES = 32_000
-"""Size of the tasks waiting in a worker's pipe; with a full pipe, both sides would deadlock."""
-_UNKILLABLE_S = 5.0
+WARN_S = 60.0
+"""Seconds without a batch after which a worker is named in a warning."""
+LIMIT_S = 1800.0
+"""Seconds without a batch that end the run: the first batch may unpack whole archives."""
+_SLICE_S = 0.5
+_MOST_INLINE = 2_048
+"""Bytes that are sent through the pipe. It takes 4,096 at once, with what is around them."""
+_END = object()
 
 
 class Workers:
-    """Pool of `workers` OS processes that run `fetch`, from the first use until `close`.
+    """Pool of `count` OS processes, from the first use until `close`.
 
-    `prefetch`: batches that each has ready or in the making. `timeout_s`: how long a batch may
-    take, 0 for ever; None for a time that is learned from those before. A worker that is silent for
-    longer is told with its stack, first by `warn`, then by the WorkerError that ends the run.
-    `init` is called in each process with its number.
+    `load` makes the batch of a task, called with its values; or it is iterable, and each worker
+    gives its items: then there are no tasks. `about` is the data set that `get_worker_info` names.
+    `prefetch`: batches that each worker has ready or in the making. `timeout_s`: how long a batch
+    may take, 0 for ever, None for `LIMIT_S`. `init` is called in each process with its number.
     """
 
     def __init__(
         self,
-        fetch: Fetch,
-        workers: int,
+        load: Any,
+        count: int,
         *,
+        split: str,
+        about: object = None,
+        seed: int = 0,
         prefetch: int = 2,
         timeout_s: float | None = None,
         init: Callable[[int], object] | None = None,
         start_method: StartMethod | None = None,
         warn: Callable[[str], object] = lambda message: None,
     ) -> None:
-        self.fetch = fetch
-        self.workers = workers
+        self.load = load
+        self.count = count
+        self.split = split
+        self.about = about
+        self.seed = seed
         self.prefetch = prefetch
-        self.patience = Patience(timeout_s)
+        self.limit_s = LIMIT_S if timeout_s is None else timeout_s or None
         self.init = init
         self.start_method = start_method
         self.warn = warn
         self.is_busy = False
-        self._processes: list[_Process] = []
-        self._owed: list[deque[Task]] = [deque() for _ in range(workers)]
-        self._receiving: tuple[int, float] | None = None
-        self._silent: WorkerError | None = None
-        self._guard: Thread | None = None
-        self._closed = Event()
-        weakref.finalize(self, _end, self._processes, os.getpid(), self._closed)
+        self._tasks = _Tasks()
+        self._views: list[WorkerView] = []
+        self._waiting: int | None = None  # number of the batch that is waited for
+        self._silence: tuple[int | None, float] = (None, 0.0)
+        self._fault: WorkerError | None = None
+        self._running = _Running()
+        weakref.finalize(self, self._running.end)
 
-    def run(self, tasks: Iterable[Task]) -> Generator[Any]:
-        """Yield the batch of each task, in order; an error of one is raised in its place."""
-        self.start()
-        self._forget()
-        self.is_busy = True
-        try:
-            yield from self._in_order(iter(tasks))
-        finally:
-            self.is_busy = False
+    def run(self, tasks: Iterable[Task] = ()) -> Generator[Any]:
+        """Start unless the processes run, and return the batch of each task, in order.
 
-    def start(self) -> None:
-        """Start the processes unless they run; from the main thread, with which they end."""
-        if not self._processes:
+        An error of one is raised in its place. Call it in the main thread, with which the processes
+        end.
+        """
+        if self._running.iterator is None:
             self._start()
-
-    def _in_order(self, tasks: Iterator[Task]) -> Iterator[Any]:
-        first = next(tasks, None)
-        if first is None:
-            return
-        ahead = max(1, min(self.prefetch, MAX_UNREAD_BYTES // (9 * len(first[2]) + 100)))
-        sent = 0
-        for task in chain([first], islice(tasks, self.workers * ahead - 1)):
-            self._send(sent % self.workers, task)
-            sent += 1
-        received = 0
-        while received < sent:
-            batch = self._receive(received % self.workers)
-            received += 1
-            following = next(tasks, None)
-            if following is not None:  # goes to the worker that has just given one
-                self._send(sent % self.workers, following)
-                sent += 1
-            yield batch
-
-    def _forget(self) -> None:
-        """Receive and drop the batches of an iteration that was given up."""
-        for number in range(self.workers):
-            while self._owed[number]:
-                try:
-                    self._receive(number)
-                except WorkerError:
-                    raise
-                except Exception:  # of a sample that nobody waits for
-                    continue
+        else:
+            self._forget()
+        if not isinstance(self.load, Iterable):
+            self._tasks.left = iter(tasks)
+            self._await(0, lambda: iter(self._running.loader))  # begins anew, with the first tasks
+        self.is_busy = True
+        return self._batches()
 
     def close(self) -> None:
         """End the processes; they start again at the next use."""
-        _end(self._processes, os.getpid(), self._closed)
-        if self._guard is not None:
-            self._guard.join()
-        self._guard = self._silent = None
-        self._owed = [deque() for _ in range(self.workers)]
+        self._running.end()
+        self._views = []
+        self._fault = None
 
-    def _start(self) -> None:
-        context: Any = multiprocessing.get_context(self.start_method)
-        method = context.get_start_method()
-        # A worker of a fork server is no child of this process; its pipe alone tells that the
-        # parent is gone.
-        parent = Parent(pid=os.getpid() if method != "forkserver" else 0, ends_it=bool(main_pid()))
-        # Workers, which are killed, share tensors by sockets. Those lie in the temporary folder of
-        # the process that starts them, if it has one by then: it removes the folder as it ends.
-        multiprocessing.util.get_temp_dir()
-        for number in range(self.workers):
-            self._processes.append(
-                self._start_one(context, number, parent, is_forked=method == "fork")
-            )
-        self._closed.clear()
-        self._guard = Thread(
-            target=_guard, args=(weakref.ref(self), self._closed), name="assay-guard", daemon=True
-        )
-        self._guard.start()
+    def watch(self, seconds: float) -> None:
+        """Add to the silence of the workers; name who is silent, and end them over the limit.
 
-    def _start_one(self, context: Any, number: int, parent: Parent, *, is_forked: bool) -> _Process:
-        mine, theirs = context.Pipe()
-        reader, writer = context.Pipe(duplex=False)
-        at = context.RawValue("q", STARTING)
-        # A forked process inherits the ends of this process, and would keep them open.
-        inherited = [end for each in self._processes for end in (each.connection, each.stack)]
-        inherited += [mine, reader]
-        process = context.Process(
-            target=_work,
-            args=(
-                self.fetch,
-                theirs,
-                writer,
-                at,
-                inherited if is_forked else [],
-                self.init,
-                number,
-                self.workers,
-                parent,
-            ),
-            name=f"assay-{self.fetch.split}-{number}",
-            daemon=True,
-        )
-        try:
-            process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            for end in (mine, theirs, reader, writer):
-                end.close()
-            self.close()
-            raise InputError(
-                f"data.{self.fetch.split}: what worker processes need cannot be sent to them:"
-                f" {error}",
-                fix='Define it at the top of a module, or set start_method = "fork".',
-            ) from error
-        except BaseException:  # Ctrl-C too leaves no process behind
-            self.close()
-            raise
-        theirs.close()
-        writer.close()
-        return _Process(process, mine, reader, at)
-
-    def _send(self, number: int, task: Task) -> None:
-        try:
-            self._processes[number].connection.send(task)
-        except OSError as error:
-            raise self._error_of_ended(number) from error
-        self._owed[number].append(task)
-
-    def _receive(self, number: int) -> Any:
-        connection = self._processes[number].connection
-        if not wait([connection], self.patience.say_s):
-            self._wait(number)
-        self._receiving = number, monotonic()
-        try:
-            seconds, batch, error = connection.recv()
-        except (EOFError, OSError) as ended:
-            error = self._silent or self._error_of_ended(number)
-            self.close()
-            raise error from ended
-        finally:
-            self._receiving = None
-        self.patience.took(seconds)
-        self._owed[number].popleft()
-        if error is not None:
-            raise error
-        return batch
-
-    def _wait(self, number: int) -> None:
-        """Wait for a late worker: warn, and raise WorkerError when the time limit is over."""
-        say_s, end_s = self.patience.say_s, self.patience.end_s
-        assert say_s is not None and end_s is not None
-        connection = self._processes[number].connection
-        if wait([connection], min(say_s, _GRACE_S)):
-            return
-        if end_s > say_s:
-            what, where = self._standing_still(number, say_s)
-            self.warn(
-                f"{what} The run ends if that lasts {end_s:.0f} s ({self._timeout}).\n  at:  "
-                f"{where}"
-            )
-        # In slices: a clock that ran on while all processes were stopped together counts for one of
-        # them only.
-        for _ in range(round((end_s - say_s) / _SLICE_S)):
-            if wait([connection], _SLICE_S):
-                return
-        error = self._too_silent(number, end_s)
-        self.close()
-        raise error
-
-    def guard(self) -> None:
-        """Kill a worker that lets go of no batch, so that whoever receives it learns that.
-
-        The descriptors of shared tensors come from a thread of the worker. One that is stopped, or
-        that holds the interpreter lock, has sent the batch and yet does not answer, and `recv` has
-        no time limit.
+        In slices: a clock that ran on while all processes were stopped together counts for one.
         """
-        receiving, end_s = self._receiving, self.patience.end_s
-        if (
-            receiving is None
-            or end_s is None
-            or monotonic() - receiving[1] < end_s
-            or self._silent is not None
-        ):
+        number, silent_s = self._silence
+        silent_s = silent_s + seconds if number == self._waiting is not None else 0.0
+        self._silence = self._waiting, silent_s
+        if self._waiting is None or self._fault is not None or self.limit_s is None:
             return
-        number, since = receiving
-        error = self._too_silent(number, end_s)
-        if self._receiving == (number, since):
-            self._silent = error
-            self._processes[number].process.kill()
+        if silent_s >= self.limit_s:
+            what, where = self._describe_silence(silent_s)
+            fix = f"Look at what it waits for. {self._timeout} says how long a batch may take."
+            self._fault = WorkerError(what, where=where, fix=fix)
+            for process in private_torch.worker_processes(self._running.iterator):
+                process.kill()
+        elif silent_s >= WARN_S > silent_s - seconds:
+            what, where = self._describe_silence(silent_s)
+            self.warn(
+                f"{what} The run ends if that lasts {self.limit_s:.0f} s ({self._timeout}).\n"
+                f"  at:  {where}"
+            )
 
     @property
     def _timeout(self) -> str:
-        return f"data.{self.fetch.split}.timeout"
+        return f"data.{self.split}.timeout"
 
-    def _too_silent(self, number: int, seconds: float) -> WorkerError:
-        what, where = self._standing_still(number, seconds)
-        fix = f"Look at what it waits for. {self._timeout} says how long a batch may take."
-        return WorkerError(what, where=where, fix=fix)
-
-    def _standing_still(self, number: int, seconds: float) -> tuple[str, str]:
-        process, _, stack, at = self._processes[number]
-        owed = list(self._owed[number])
-        if any(at.value in indices for _, _, indices in owed):
-            where = f"sample {at.value}"
-        else:
-            where = f"the samples {', '.join(map(str, owed[0][2]))}"
-        who = f"The loader worker {number} of data.{self.fetch.split}"
-        pid = process.pid or 0
-        if at.value == STARTING:
-            frames = ["it is being started: it imports modules and unpickles the data set"]
-        else:
-            frames = stack_of(pid, stack)
-        return standing_still(who, pid, where, seconds, frames, self.patience)
-
-    def _error_of_ended(self, number: int) -> WorkerError:
-        process = self._processes[number].process
-        process.join(1.0)
-        code, pid = process.exitcode, process.pid
-        self.close()
-        fix = "What it printed above says why."
-        how = f"ended with exit code {code}"
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            how = f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
-            fix = (
-                "Look at the C code that it calls."
-                if is_crash(-code)
-                else "Something outside ended it."
-            )
-            fix = _OUT_OF_MEMORY if -code == signal.SIGKILL else fix
-        return WorkerError(
-            f"The loader worker {number} of data.{self.fetch.split} (pid {pid}) {how}.", fix=fix
+    def _describe_silence(self, seconds: float) -> tuple[str, str]:
+        return describe_silence(
+            self._views,
+            [
+                process.pid or 0
+                for process in private_torch.worker_processes(self._running.iterator)
+            ],
+            due=(self._waiting or 0) % self.count,
+            split=self.split,
+            seconds=seconds,
         )
 
+    def _start(self) -> None:
+        # Workers, which are killed, share tensors by sockets. Those lie in the temporary folder of
+        # the process that starts them, if it has one by then: it removes the folder as it ends.
+        multiprocessing.util.get_temp_dir()
+        with warnings.catch_warnings():
+            # Torch warns of more workers than cores, but workers that wait need none; and of what
+            # cannot be pickled, which is an error below.
+            warnings.filterwarnings("ignore", message=".*(will create|pickle error)")
+            loader = self._make_loader()
+            try:
+                iterator = iter(loader)
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                self.close()
+                raise InputError(
+                    f"data.{self.split}: what worker processes need cannot be sent to them:"
+                    f" {error}",
+                    fix='Define it at the top of a module, or set start_method = "fork".',
+                ) from error
+        # Torch would raise the end of a worker in the middle of a training step; here it is raised
+        # where the batch is waited for, so that the steps before are saved.
+        private_torch.forget_worker_pids(iterator)
+        self._running.begin(
+            loader,
+            iterator,
+            Thread(
+                target=_guard,
+                args=(weakref.ref(self), self._running.closed),
+                name="assay-guard",
+                daemon=True,
+            ),
+        )
 
-_OUT_OF_MEMORY = (
-    "Most likely the memory ran out (dmesg | tail): use fewer workers, smaller "
-    "batches or less prefetch."
-)
+    def _make_loader(self) -> DataLoader[Any]:
+        """Return torch's loader, and make what it shares with its workers."""
+        context: Any = torch.multiprocessing.get_context(self.start_method)
+        pipes = [context.Pipe(duplex=False) for _ in range(self.count)]
+        places = [context.RawValue("q", STARTING) for _ in range(self.count)]
+        self._views = [
+            WorkerView(place, reader) for place, (reader, _) in zip(places, pipes, strict=True)
+        ]
+        kind = _ServedStream if isinstance(self.load, Iterable) else _ServedTasks
+        served = kind(
+            self.load,
+            about=self.about,
+            split=self.split,
+            seed=self.seed,
+            init=self.init,
+            # A worker of a fork server is no child of this process.
+            parent=0 if context.get_start_method() == "forkserver" else main_pid(),
+            places=places,
+            stacks=[writer for _, writer in pipes],
+        )
+        return DataLoader(
+            served,
+            batch_size=None,
+            sampler=None if kind is _ServedStream else self._tasks,
+            collate_fn=_as_it_is,
+            num_workers=self.count,
+            prefetch_factor=self.prefetch,
+            persistent_workers=True,
+            worker_init_fn=served.prepare,
+            multiprocessing_context=context,
+            generator=torch.Generator().manual_seed(self.seed),  # else it draws from the global one
+        )
+
+    def _batches(self) -> Generator[Any]:
+        number = 0
+        try:
+            while (message := self._receive(number)) is not _END:
+                batch, error = message
+                if error is not None:
+                    raise error
+                number += 1
+                yield batch
+        finally:
+            self.is_busy = False
+
+    def _receive(self, number: int) -> Any:
+        """Return (batch, error) of batch `number`; `_END` after the last."""
+        packed = self._await(number, lambda: next(self._running.iterator, _END))
+        return packed if packed is _END else self._await(number, lambda: _unpack(packed))
+
+    def _await(self, number: int, call: Callable[[], Any]) -> Any:
+        """Call what waits for a worker; WorkerError if one died or is silent too long."""
+        self._waiting = number
+        try:
+            return call()
+        except Exception as error:
+            fault = self._fault or self._find_end(error)
+            if fault is None:
+                raise
+            self.close()
+            raise fault from error
+        finally:
+            self._waiting = None
+
+    def _forget(self) -> None:
+        """Receive and drop the batches of an iteration that was given up."""
+        self._tasks.left = iter(())
+        while self._receive(0) is not _END:
+            pass
+
+    def _find_end(self, error: Exception) -> WorkerError | None:
+        """Return the error for a worker that has ended, if that is why loading failed."""
+        processes = private_torch.worker_processes(self._running.iterator)
+        if isinstance(error, OSError | EOFError):  # its socket closed before its end is known
+            multiprocessing.connection.wait([each.sentinel for each in processes], _SLICE_S)
+        is_end = "DataLoader worker" in str(error)
+        for number, process in enumerate(processes):
+            if process.exitcode or (is_end and process.exitcode == 0):
+                return describe_end(number, process, self.split)
+        return None
 
 
-class _Process(NamedTuple):
-    """Worker process with its pipes, and the shared index of the sample it is loading."""
+class _Running:
+    """Torch's loader and its iterator while the processes run, and the thread that guards them."""
 
-    process: BaseProcess
-    connection: Connection
-    stack: Connection
-    at: Any
+    def __init__(self) -> None:
+        self.loader: Any = None
+        self.iterator: Any = None
+        self.closed = Event()
+        self._guard: Thread | None = None
+        self._owner = os.getpid()
+
+    def begin(self, loader: DataLoader[Any], iterator: Iterator[Any], guard: Thread) -> None:
+        self.loader, self.iterator, self._guard = loader, iterator, guard
+        self.closed.clear()
+        guard.start()
+
+    def end(self) -> None:
+        if os.getpid() != self._owner or self.iterator is None:  # a copy in a forked process
+            return
+        self.closed.set()
+        private_torch.end_workers(self.iterator)
+        if self._guard is not None:
+            self._guard.join()
+        self.loader = self.iterator = self._guard = None
 
 
 def _guard(workers: weakref.ref[Workers], closed: Event) -> None:
-    """Guard the workers until they are closed or collected."""
+    """Watch the workers until they are closed or collected."""
     while not closed.wait(_SLICE_S):
-        found = workers()
-        if found is not None:
-            found.guard()
-        del found  # it would live as long as this waits
+        pool = workers()
+        if pool is not None:
+            pool.watch(_SLICE_S)
+        del pool  # it would live as long as this waits
 
 
-def _end(processes: list[_Process], owner: int, closed: Event) -> None:
-    if os.getpid() != owner:
-        return  # a copy in a forked process: they are not its own
-    closed.set()
-    for process, connection, stack, _ in processes:
-        connection.close()
-        stack.close()
-        # signals that ask politely are ignored there, and nothing there needs an ending
-        process.kill()
-    for process, *_ in processes:
-        process.join(_UNKILLABLE_S)
-        if process.is_alive():
-            # It waits inside of the kernel, for a disk that is gone: Python, as it exits, would
-            # wait for it too.
-            # `_children` is a private name of CPython 3.11 to 3.14; without it only that exit would
-            # hang.
-            getattr(multiprocessing.process, "_children", set()).discard(process)
-        else:
-            process.close()
-    processes.clear()
+class _Tasks:
+    """Sampler of torch's loader: the tasks of the iteration that is running."""
+
+    def __init__(self) -> None:
+        self.left: Iterator[Task] = iter(())
+
+    def __iter__(self) -> Iterator[Task]:
+        while (task := next(self.left, None)) is not None:
+            yield task
 
 
-def _work(
-    fetch: Fetch,
-    connection: Connection,
-    stack: Connection,
-    at: Any,
-    ours: Sequence[Connection],
-    init: Callable[[int], object] | None,
-    number: int,
-    workers: int,
-    parent: Parent,
-) -> None:
-    """Run the loop of a worker process: receive tasks, send batches."""
-    if parent.pid and parent.ends_it:
-        end_with(parent.pid)
-    # Ends of the parent: while a copy is open here, nobody learns that the parent is gone.
-    for each in ours:
-        each.close()
-    # A signal to all processes of a run means its first one, which finishes the step and needs
-    # batches for it.
-    signals.ignore()
-    torch.set_num_threads(1)
-    prepare_worker(fetch, number=number, workers=workers)
-    on_request(stack)
-    fetch.at, at.value = at, NOTHING
-    broken = _error_of_init(init, number, fetch.split)
-    with suppress(EOFError, OSError):  # the parent is gone
-        while True:
-            while not connection.poll(WATCH_S):
-                if parent.pid and os.getppid() != parent.pid:
-                    return
-            task = connection.recv()
-            connection.send_bytes(_answer(fetch, task, broken, number))
+class _Served:
+    """Side of a worker: prepares its OS process, and packs what `load` gives."""
+
+    def __init__(
+        self,
+        load: Any,
+        *,
+        about: object,
+        split: str,
+        seed: int,
+        init: Callable[[int], object] | None,
+        parent: int,
+        places: Sequence[Any],
+        stacks: Sequence[Connection],
+    ) -> None:
+        self.load = load
+        self.about = about
+        self.split = split
+        self.seed = seed
+        self.init = init
+        self.parent = parent
+        self.places = places
+        self.stacks = stacks
+        self.number = 0
+        self.broken: Exception | None = None
+
+    def prepare(self, number: int) -> None:
+        """Make the OS process ready; torch calls it once in each."""
+        if self.parent:
+            end_with(self.parent)
+        # A signal to all processes of a run means its first one, which finishes the step and needs
+        # batches for it.
+        signals.ignore()
+        self.number = number
+        private_torch.set_worker_info(
+            number=number, workers=len(self.places), seed=self.seed, dataset=self.about
+        )
+        on_request(self.stacks[number])
+        self.load.place = self.places[number]
+        self.load.place.value = IDLE
+        try:
+            if self.init is not None:
+                self.init(number)
+        except Exception as error:  # of the user's function: the process that asked raises it
+            error.add_note(f"while data.{self.split}.worker_init prepared worker {number}")
+            self.broken = _sendable(error, number)
+
+    def pack(self, load: Callable[[], Any]) -> Any:
+        """Return the message with what `load` returns, or with its error."""
+        place = self.places[self.number]
+        place.value = BUSY
+        try:
+            batch = None if self.broken else load()
+            return batch if batch is _END else _pack(batch, self.broken)
+        except Exception as error:  # of the user's data: the process that asked raises it
+            return _pack(None, _sendable(error, self.number))
+        finally:
+            place.value = IDLE
 
 
-def prepare_worker(fetch: Fetch, *, number: int, workers: int) -> None:
-    """Let data sets find that they are loaded in a worker process."""
-    dataset: Any = fetch.dataset
-    private_torch.set_worker_info(number=number, workers=workers, seed=fetch.seed, dataset=dataset)
+class _ServedTasks(_Served, Dataset[Any]):
+    def __getitem__(self, task: Any) -> Any:
+        return self.pack(lambda: self.load(*task))
 
 
-def _error_of_init(
-    init: Callable[[int], object] | None, number: int, split: str
-) -> Exception | None:
-    """Call the user's `worker_init`; return the error that it raises, for the loading process."""
-    if init is None:
-        return None
-    try:
-        init(number)
-    except Exception as error:  # of the user's function: the process that asked raises it
-        error.add_note(f"while data.{split}.worker_init prepared worker {number}")
-        return _sendable(error, number)
-    return None
+class _ServedStream(_Served, IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        items = iter(self.load)
+        while (message := self.pack(lambda: next(items, _END))) is not _END:
+            yield message
 
 
-def _answer(fetch: Fetch, task: Task, broken: Exception | None, number: int) -> Any:
-    """Return the message with the batch of a task, or with its error."""
-    begun = perf_counter()
-    try:
-        batch = None if broken else fetch(*task)
-        return ForkingPickler.dumps((perf_counter() - begun, batch, broken))
-    except Exception as error:  # of the user's data: the process that asked raises it
-        return ForkingPickler.dumps((perf_counter() - begun, None, _sendable(error, number)))
+def _pack(batch: Any, error: Exception | None) -> Any:
+    body = ForkingPickler.dumps((batch, error))
+    if len(body) <= _MOST_INLINE:
+        return bytes(body)
+    return torch.frombuffer(body, dtype=torch.uint8)
+
+
+def _unpack(packed: Any) -> Any:
+    return pickle.loads(packed if isinstance(packed, bytes) else packed.numpy())
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
 
 
 def _sendable(error: Exception, number: int) -> Exception:
@@ -455,3 +416,24 @@ def _sendable(error: Exception, number: int) -> Exception:
     for note in error.__notes__:
         plain.add_note(note)
     return plain
+
+
+def call_in_worker(function: Callable[[], Any]) -> Any:
+    """Call a function in an OS process forked from this one; here where none can be forked."""
+    if "fork" not in torch.multiprocessing.get_all_start_methods():
+        return function()
+    pool = Workers(_Call(function), 1, split="train", timeout_s=0, start_method="fork")
+    try:
+        (value,) = islice(pool.run([()]), 1)  # type: ignore[list-item]
+    finally:
+        pool.close()
+    return value
+
+
+class _Call:
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+        self.place: Any = None
+
+    def __call__(self) -> Any:
+        return self.function()

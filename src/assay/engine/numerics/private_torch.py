@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -424,3 +425,44 @@ def set_worker_info(*, number: int, workers: int, seed: int, dataset: Any) -> No
     info = getattr(worker, "WorkerInfo", None)
     if worker is not None and info is not None:
         worker._worker_info = info(id=number, num_workers=workers, seed=seed, dataset=dataset)
+
+
+def worker_processes(iterator: Any) -> list[BaseProcess]:
+    """Return the worker processes of an iterator of torch's DataLoader; none without the name."""
+    return list(getattr(iterator, "_workers", ()))
+
+
+def forget_worker_pids(iterator: Any) -> None:
+    """Let torch not raise the end of a worker wherever the main thread is.
+
+    Without the names it does, and the loader names the worker all the same.
+    """
+    forget = getattr(getattr(data_utils, "signal_handling", None), "_remove_worker_pids", None)
+    if forget is not None and getattr(iterator, "_worker_pids_set", False):
+        forget(id(iterator))
+        iterator._worker_pids_set = False
+
+
+def end_workers(iterator: Any) -> None:
+    """Kill the workers of an iterator of torch's DataLoader, and close its queues.
+
+    Torch's own way asks them politely, over locks that a dead worker may hold, and waits 5 s for
+    each that is busy. It is taken where the names are gone.
+    """
+    names = ("_workers", "_shutdown", "_index_queues", "_worker_result_queue")
+    if not all(hasattr(iterator, name) for name in names):
+        getattr(iterator, "_shutdown_workers", lambda: None)()
+        return
+    forget_worker_pids(iterator)
+    iterator._shutdown = True  # torch has nothing left to do
+    for process in iterator._workers:
+        process.kill()
+    for process in iterator._workers:
+        process.join(_UNKILLABLE_S)
+    for queue in (*iterator._index_queues, iterator._worker_result_queue):
+        queue.cancel_join_thread()
+        queue.close()
+
+
+_UNKILLABLE_S = 5.0
+"""Seconds to wait for a killed worker, which may be inside the kernel, for a disk that is gone."""
