@@ -19,9 +19,8 @@ Assay = Callable[..., Any]
 READING = {
     "archive": [["RUN"]],
     "check": [["RUN"], [HALF]],
-    "convert": [[HALF]],
     "compare": [["RUN", "OTHER", "-m", HALF], [f"tag ~ '{HALF}'", f"tag = '{HALF}'", "-m", "loss"]],
-    "config": [["ls"], ["explain", "lr", "RUN"]],
+    "config": [["ls"], ["explain", "lr", "RUN"], ["show", HALF]],
     "diff": [["RUN", "OTHER"], ["RUN", "OTHER", "--json"]],
     "diverge": [["RUN", "OTHER", "--no-rerun"]],
     "export": [["RUN"], ["RUN", HALF], [HALF]],

@@ -14,7 +14,7 @@ from assay.cli.launch import split_arguments
 from assay.cli.one_config import config_to_open, user_dir_option
 from assay.cli.permission import permission, say, trust_option
 from assay.cli.terminal import echo, echo_json, paint, use_color
-from assay.core.errors import InputError, did_you_mean
+from assay.core.errors import ConfigError, InputError, did_you_mean
 from assay.core.terminal import elide, visible
 
 if TYPE_CHECKING:
@@ -207,6 +207,36 @@ def explain(
         echo_json(found)
     else:
         echo("\n".join(_story(found, use_color(sys.stdout))))
+    return 0
+
+
+@command.command(
+    name="show",
+    help="Print a config as it is read: one in another language or of an older system as TOML, with"
+    " the names that are used here. What was translated is printed to stderr.",
+    context_settings={"ignore_unknown_options": True},
+)
+@config_to_open
+@user_dir_option
+@trust_option
+def show(arguments: tuple[str, ...], user_dir: str | None, trust: bool) -> int:
+    from assay.compose import open_given
+    from assay.config.freeze import dump
+    from assay.config.loading import translated
+    from assay.config.secret_keys import without_secrets
+
+    files, overrides = split_arguments(arguments)
+    if len(files) != 1:
+        raise InputError(
+            "`assay config show` prints one config.", fix="assay config show digits.toml"
+        )
+    how: dict[str, Any] = {"use": "show it", "trust": permission(trust), "tell": say}
+    config = open_given(files[0], overrides, user_dir=user_dir, **how)
+    if config.problems:
+        raise ConfigError(config.problems)
+    for note in config.notes:
+        echo(f"note: {note.origin}  {visible(note.message)}", err=True)
+    echo(dump(without_secrets(translated(config))), end="")
     return 0
 
 

@@ -13,6 +13,7 @@ import click
 
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import AssayError, ConfigError, InputError, did_you_mean, suggestion
+from assay.core.retired import instead_of
 from assay.core.version import version
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
@@ -64,7 +65,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
         "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
         "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
-        "config": ("assay.cli.config", "Read and change settings; explain a value."),
+        "config": ("assay.cli.config", "Read and change settings; show a config, explain a value."),
     },
     "Share": {
         "figure": ("assay.cli.figure", "Draw a figure for a paper, and draw it again later."),
@@ -75,7 +76,6 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "unpack": ("assay.cli.unpack", "Add a packed run to this project."),
         "restore": ("assay.cli.restore", "Restore the code and config of a run in a folder."),
         "import": ("assay.cli.import", "Import runs of TensorBoard, MLflow or wandb."),
-        "convert": ("assay.cli.convert", "Write a config of alchemy or LiBai as one of assay."),
     },
 }
 """Commands by what they are for: module, which has it as `command`, and line of help.
@@ -128,12 +128,11 @@ RUNS_CODE: dict[str, str] = {
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "prove": f"{_MODULES}.",
-    "convert": "a Python config, which is a program; with --check all that training runs.",
     "summary": f"{_MODULES}.",
     "graph": f"{_MODULES}.",
     "events": f"{_MODULES}.",
     "watch": "no module, but the `command` of a [[notify]] rule in the settings of the project.",
-    "config": "only `explain`, a Python config, and modules for a key that is not written.",
+    "config": "only `explain` and `show`: a Python config, modules for a key that is not there.",
 }
 """Name -> what of the user's a command runs. Every other command reads data only."""
 
@@ -176,7 +175,8 @@ class Commands(click.Group):
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             here = ELSEWHERE.get(name)
             near = suggestion([here]) if here else did_you_mean(name, COMMANDS)
-            fix = near or f"the commands are {', '.join(COMMANDS)}"
+            fix = instead_of(f"assay {name}") or near
+            fix = fix or f"the commands are {', '.join(COMMANDS)}"
             raise InputError(f"There is no command `{name}`.", fix=fix)
         return super().resolve_command(ctx, args)
 

@@ -94,8 +94,8 @@ def _print_written(path: str, steps: int) -> None:
     echo(f"written: {path}, {steps} steps, {size:,} bytes")
 
 
-def verdict_lines(verdict: Verdict, *, color: bool, now: str = "now") -> Iterator[str]:
-    """Yield the verdict as text; `now` is what the second run is called."""
+def verdict_lines(verdict: Verdict, *, color: bool) -> Iterator[str]:
+    """Yield the verdict as text."""
     first = verdict.difference
     if first is None:
         steps = f"steps {verdict.first_step} to {verdict.last_step}"
@@ -105,7 +105,7 @@ def verdict_lines(verdict: Verdict, *, color: bool, now: str = "now") -> Iterato
         different = paint("different", "red bold", on=color)
         yield f"{different}: first at step {first.step}, {first.place}"
         yield f"  {verdict.runs[0]}  {first.left}"
-        yield f"  {now}  {first.right}"
+        yield f"  now  {first.right}"
         yield f"cause: {verdict.cause}"
     for name, (was, now) in verdict.changed_inputs.items():
         yield f"differs: {name}  {f'{was} -> {now}' if was else now}"

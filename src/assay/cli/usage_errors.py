@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import click
 
 from assay.core.errors import InputError, choose, did_you_mean, nearest, suggestion
+from assay.core.retired import instead_of
 
 
 def input_error(error: click.UsageError) -> InputError:
@@ -17,7 +18,8 @@ def input_error(error: click.UsageError) -> InputError:
     match error:
         case click.NoSuchOption(option_name=name, possibilities=near):
             message = f"`{path}` has no option `{name}`."
-            return InputError(message, fix=did_you_mean_option(name, near or ()) or how)
+            fix = instead_of(f"{path} {name}") or did_you_mean_option(name, near or ()) or how
+            return InputError(message, fix=fix)
         case click.MissingParameter(param=click.Parameter() as parameter):
             if isinstance(parameter, click.Option):
                 what = f"the option {' or '.join(parameter.opts)}"
@@ -28,7 +30,9 @@ def input_error(error: click.UsageError) -> InputError:
             return _bad_value(path, option, error.message, how)
         case click.BadParameter(param=click.Parameter() as parameter):
             name = parameter.human_readable_name
-            return InputError(f"`{path}`, {name}: {_sentence(error.message)}", fix=how)
+            word = error.message.partition(" is not ")[0].strip("'")
+            fix = instead_of(f"{path} {word}") or how
+            return InputError(f"`{path}`, {name}: {_sentence(error.message)}", fix=fix)
         case _:
             return _no_such_command(path, error) or _other(path, error, how)
 
@@ -57,7 +61,8 @@ def _bad_value(path: str, option: click.Option, message: str, how: str) -> Input
             return InputError(f"`{path}`: {name} must be a whole number {limit}, not {given}.")
         case click.Choice(choices=choices) if is_about_it:
             word = given.strip("'")
-            fix = choose(word, map(str, choices), "the choices are")
+            fix = instead_of(f"{path} {name} {word}")
+            fix = fix or choose(word, map(str, choices), "the choices are")
             return InputError(f"`{path}`: {name} cannot be `{word}`.", fix=fix)
         case _:
             return InputError(f"`{path}`, {name}: {_sentence(message)}", fix=how)
@@ -69,7 +74,7 @@ def _no_such_command(path: str, error: click.UsageError) -> InputError | None:
     found = re.fullmatch(r"No such command '(.*)'\.", error.message)
     if not isinstance(group, click.Group) or found is None:
         return None
-    near = did_you_mean(found[1], group.commands)
+    near = instead_of(f"{path} {found[1]}") or did_you_mean(found[1], group.commands)
     fix = near or f"the commands are {', '.join(group.commands)}"
     return InputError(f"`{path}` has no command `{found[1]}`.", fix=fix)
 

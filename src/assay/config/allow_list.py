@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from assay.config import own_targets, torch_targets
 from assay.core.errors import nearest, suggestion
+from assay.core.retired import instead_of
 
 LISTED: Mapping[str, tuple[str, ...]] = {**torch_targets.ALLOWED, **own_targets.ALLOWED}
 """Names of torch and of assay that a config may use, by their public module."""
@@ -109,6 +110,8 @@ def refuse_by_name(target: str, trusted: Collection[str] = ()) -> TargetRefusal 
     True
     """
     names = target_parts(target)
+    if instead := instead_of(".".join(names)):
+        return TargetRefusal(message=f"`{target}` has left assay", fix=instead)
     special = next((name for name in names if name.startswith("__")), None)
     if names[0] == "__main__":
         fix = (

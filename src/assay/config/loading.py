@@ -12,13 +12,14 @@ from typing import Any
 
 from assay.config.freeze import origins_noted
 from assay.config.merge import merge
+from assay.config.older_systems.names import older_name
 from assay.config.references import Uses
 from assay.config.resolver import Draws, with_recorded_values
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES
 from assay.config.translation import OlderConfig, translate
-from assay.config.tree import Leaf, Node, Table, get_at, set_at
+from assay.config.tree import Leaf, Node, Table, get_at, set_at, transform
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 from assay.core.regular_file import NotRegularFileError, read_start
@@ -177,6 +178,22 @@ def open_tree(
 ) -> Config:
     """Return the config of a tree that was read before: `Config.unaliased`."""
     return _config(root, [], files, overrides, path, user_dirs, outside)
+
+
+def translated(config: Config) -> Table:
+    """Return the file as it was merged, with the names that targets of older systems have here."""
+
+    def rename(node: Node, _: object) -> Node:
+        older = older_name(node.target) if isinstance(node, Table) and node.target else None
+        if older is None:
+            return node
+        assert isinstance(node, Table)
+        kind = Leaf(older.target, node.items["type"].origin)
+        return replace(node, items={**node.items, "type": kind})
+
+    root = transform(config.written, rename)
+    assert isinstance(root, Table)
+    return root
 
 
 def _sound(config: Config) -> Config:

@@ -6,7 +6,6 @@ processes. Torch is imported there, never here.
 
 from assay.proof.diverge import DivergeResult as DivergeResult
 from assay.proof.diverge import diverge as diverge
-from assay.proof.prove import compare_first_steps as compare_first_steps
 from assay.proof.prove import prove as prove
 from assay.proof.prove import write_golden_run as write_golden_run
 from assay.proof.replay import ReplayResult as ReplayResult

@@ -324,18 +324,6 @@ def _prove_run(
     return verdict
 
 
-def compare_first_steps(config: Config, other: Config, launch: Launch, *, steps: int) -> Verdict:
-    """Train the first steps of two configs, each in a temporary project, and compare the bits.
-
-    InputError for a config that fails.
-    """
-    with (
-        _train_first_steps(config, launch, steps=steps, threads=None) as view,
-        _train_first_steps(other, launch, steps=steps, threads=None) as again,
-    ):
-        return _verdict((view.id, again.id), first_in_records(view, again), {})
-
-
 def _is_elsewhere(name: str, how: str, view: RunView, config: Config) -> bool:
     """Return True for a file that is not gone: it lies in no folder of the config's modules."""
     kind, _, path = name.partition(" ")

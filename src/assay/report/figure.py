@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError, choose
 from assay.core.regular_file import read_bytes
+from assay.core.retired import instead_of
 from assay.core.terminal import visible
 from assay.formats.json_codec import decode_json, dumps
 from assay.query.catalog import open_catalog
@@ -77,7 +78,7 @@ def make_request(kind: str, runs: Sequence[str], **options: Any) -> FigureReques
     InputError for no kind of figure, and without a metric.
     """
     if kind not in KINDS:
-        fix = choose(kind, KINDS, "there are", n=2)
+        fix = instead_of(f"assay figure {kind}") or choose(kind, KINDS, "there are", n=2)
         raise InputError(f"There is no kind of figure `{kind}`.", fix=fix)
     if not options.get("metrics"):
         raise InputError(f"A figure of the kind {kind} needs a metric.", fix="-m NAME draws it")

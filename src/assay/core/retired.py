@@ -1,0 +1,29 @@
+"""Names that have left assay: whoever still writes one is told what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_SAMPLERS = "write mode = {!r} in [sweep], and leave --sampler out"
+_PAGE = "the page of the project draws it: assay ui"
+RETIRED: Mapping[str, str] = {
+    "assay convert": "a config of an older system runs as it is; `assay config show CONFIG` prints"
+    " it as one of assay",
+    "assay queue move": "give the order when a job is added: assay queue add CONFIG --priority 5",
+    "assay sweep --sampler grid": _SAMPLERS.format("grid"),
+    "assay sweep --sampler zip": _SAMPLERS.format("zip"),
+    "assay sweep --sampler random": _SAMPLERS.format("random"),
+    "assay figure parallel": _PAGE,
+    "assay figure histogram": _PAGE,
+    "assay.engine.KerasModel": "write the model in torch, and load its weights with [load_weights]",
+}
+"""Command, command with option and value, or target -> what to write instead."""
+
+
+def instead_of(name: str) -> str:
+    """Return what to write instead of a name that has left, "" for any other.
+
+    >>> instead_of("assay sweep --sampler zip"), instead_of("assay run")
+    ("write mode = 'zip' in [sweep], and leave --sampler out", '')
+    """
+    return RETIRED.get(name, "")
