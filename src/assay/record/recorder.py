@@ -202,13 +202,9 @@ class RunRecorder(MediaKeeper):
         """Write the best checkpoint so far into `run.json`."""
         self._update(replace(self.run, best=best))
 
-    def set_exactness(self, exactness: str) -> None:
-        """Write into `run.json` how exactly this attempt can be resumed."""
-        self._update_attempt(exactness=exactness)
-
-    def set_code_state(self, finding: str) -> None:
-        """Write into `run.json` what state of the user's code no checkpoint keeps."""
-        self._update_attempt(code_state=finding)
+    def set_exactness(self, exactness: str, resume: str = "") -> None:
+        """Write into `run.json` how exactly data and run of this attempt can be resumed."""
+        self._update_attempt(exactness=exactness, resume=resume)
 
     def set_inputs(self, inputs: Mapping[str, Mapping[str, str]]) -> None:
         """Write into `run.json` what this attempt reads besides its code and config.
