@@ -123,12 +123,12 @@ DOORS: dict[str, Door] = {
     "run": lambda assay, given: assay("run", "a.toml", "--no-sweep", *given),
     "run of several": lambda assay, given: assay("run", "a.toml", *given),
     "sweep": lambda assay, given: assay("sweep", "a.toml", "--metric=train/loss", *given),
-    "queue add": lambda assay, given: assay("queue", "add", "a.toml", "--no-rehearse", *given),
+    "run --queue": lambda assay, given: assay("run", "a.toml", "--queue", "--no-rehearse", *given),
     **{
         f"run --on {name}": lambda assay, given, name=name: assay(  # type: ignore[misc]
             "run", "a.toml", "--on", name, *given
         )
-        for name in ("local", "slurm", "ray", "k8s")
+        for name in ("slurm", "ray", "k8s")
     },
 }
 ELSEWHERE = ("slurm", "ray", "k8s")

@@ -122,7 +122,7 @@ def test_a_shell_completes_keys_of_runs_expressions_columns_and_variants(
     assert offered("assay ls --columns tag,model.") == ["tag,model.width"]
     assert offered("assay ls --sort valid/") == ["valid/acc"]
     assert offered("assay run a.toml --variant w") == ["wide"]
-    for command in ("sweep", "queue add", "prove", "verify-resume", "bench data"):
+    for command in ("sweep", "prove", "verify-resume", "bench data"):
         assert "model.width=" in offered(f"assay {command} a.toml model."), command
     assert offered("assay sweep a.toml -m valid/") == ["valid/acc"]
     assert offered("assay note kq") == ["kq3fabcd"]
@@ -140,7 +140,7 @@ def test_a_shell_completes_jobs_sweeps_and_tables(
     with JobJournal() as journal:
         jobs = journal.submit([JobSpec(command=("true",), cwd=".")] * 2)
     expected = [str(job) for job in reversed(jobs)]
-    for command in ("rm", "pause", "resume", "move", "logs", "add --after"):
+    for command in ("rm", "pause", "resume", "logs"):
         assert complete(assay, monkeypatch, f"assay queue {command} ") == expected, command
     assert complete(assay, monkeypatch, "assay sweep --resume s") == ["swp3abcd"]
     table_edits.create(project, "results")

@@ -260,7 +260,7 @@ def test_packed_and_unpacked_by_somebody_else_it_asks(
 OF_THE_NEWEST = (
     *(("check", "RUN"), ("summary", "RUN"), ("events", "RUN"), ("graph", "RUN")),
     *(("check", "FILE"), ("summary", "FILE"), ("config", "explain", "seed", "FILE")),
-    *(("bench", "data", "FILE", "--seconds", "0.1"), ("queue", "add", "FILE")),
+    *(("bench", "data", "FILE", "--seconds", "0.1"), ("run", "FILE", "--queue")),
     *(("run", "FILE", "--max-steps", "1"), ("test", "FILE", "--from", "RUN")),
     *(("prove", "FILE", "--write", "golden.json", "--steps", "1"), ("restore", "RUN")),
     *(("test", "RUN"), ("rerun", "RUN", "--max-steps", "1")),
@@ -387,7 +387,7 @@ def test_a_config_in_a_record_that_no_attempt_here_had_asks_also_after_it_was_re
     [
         ("run", "../config.toml", "--max-steps", "1", "--nproc", "2"),
         ("verify-resume", "../config.toml", "--kills", "1"),
-        ("queue", "add", "../config.toml", "--max-steps", "1"),
+        ("run", "../config.toml", "--queue", "--max-steps", "1"),
     ],
     ids=lambda words: words[0],
 )

@@ -57,7 +57,7 @@ def test_jobs_run_in_order_on_one_device_though_the_dispatcher_is_killed(
     assay, queue: JobJournal, toy: Path
 ) -> None:
     """What was edited after the submission is not what runs."""
-    added = assay("queue", "add", "toy.toml", "--seeds", "3", "--no-rehearse")
+    added = assay("run", "--queue", "toy.toml", "--seeds", "3", "--no-rehearse")
     assert added.returncode == 0, added.stderr
     assert [line.split()[:2] for line in added.stdout.splitlines()] == [
         ["job", "1"],
@@ -91,7 +91,7 @@ def test_jobs_run_in_order_on_one_device_though_the_dispatcher_is_killed(
 def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
     assay, queue: JobJournal, toy: Path
 ) -> None:
-    assert assay("queue", "add", "toy.toml", "--no-rehearse").returncode == 0
+    assert assay("run", "--queue", "toy.toml", "--no-rehearse").returncode == 0
     assert assay("queue", "rm", "1").returncode == 0
     assert queue.job(1).status.state == "cancelled"
 
@@ -101,10 +101,10 @@ def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
         (["toy.toml", "--device", "bogus:3"], "bogus"),
         (["toy.toml", "model.width=-3"], "rehears"),
     ):
-        refused = assay("queue", "add", *words)
+        refused = assay("run", "--queue", *words)
         assert refused.returncode == 2, words
         assert said in refused.stderr
-    none = assay("queue", "add", "toy.toml", "--device", "cuda:0", ASSAY_FAKE_DEVICES="")
+    none = assay("run", "--queue", "toy.toml", "--device", "cuda:0", ASSAY_FAKE_DEVICES="")
     assert none.returncode == 2 and "cuda" in none.stderr
     assert [job.id for job in queue.jobs()] == [1]
 
@@ -134,7 +134,7 @@ def test_the_points_of_the_digits_example_are_jobs_that_share_the_cpu_two_at_a_t
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     space = ["sweep.optimizer.lr=[1e-3, 2e-3]", "sweep.model.width=[4, 6]"]
     words = ["digits.toml", *space, "train.steps=2", "evaluate.limit=1", "--device", "cpu"]
-    added = assay("queue", "add", *words, "--no-rehearse")
+    added = assay("run", "--queue", *words, "--no-rehearse")
     assert added.returncode == 0, added.stderr
 
     running, most = work(), 0
@@ -166,7 +166,7 @@ def test_a_killed_job_with_attempts_left_resumes_its_run(
     )
     text = (toy / "toy.toml").read_text().replace("net.Net", "slow.Net")
     (toy / "toy.toml").write_text(text.replace("steps = 2", "steps = 12"))
-    added = assay("queue", "add", "toy.toml", "--attempts", "2", "--no-rehearse")
+    added = assay("run", "--queue", "toy.toml", "--attempts", "2", "--no-rehearse")
     assert added.returncode == 0, added.stderr
 
     assert work().wait(300) == 0

@@ -45,6 +45,11 @@ def finished(toy: Path) -> list[str]:
     return sorted(each.tag for each in files if each.status == "finished")
 
 
+def assert_one_sweep(toy: Path) -> None:
+    launches = [run_file.read(each.parent).newest.launch for each in toy.glob("runs/*/run.json")]
+    assert len({launch["sweep"] for launch in launches}) == 1
+
+
 def await_two(toy: Path) -> None:
     until = time.monotonic() + 300
     while len(finished(toy)) < 2:
@@ -77,6 +82,7 @@ def test_a_cluster_of_kubernetes_trains_the_code_that_was_submitted(
     assert [words[1].partition("/")[2] for words in names] == ["0", "1"]
     await_two(two)
     assert finished(two) == ["one", "two"]
+    assert_one_sweep(two)
 
 
 def test_the_queue_of_this_machine_takes_the_same_command(
@@ -85,19 +91,22 @@ def test_the_queue_of_this_machine_takes_the_same_command(
     queue = two / "queue"
     own = {"ASSAY_QUEUE_DIR": str(queue), "PYTHONPATH": SOURCE}
 
-    ran = assay("run", "one.toml", "two.toml", "--on", "local", "--device", "cpu", **own)
+    ran = assay("run", "one.toml", "two.toml", "--queue", "--no-rehearse", "--device", "cpu", **own)
     (two / "net.py").write_text("raise RuntimeError('half-edited')")
 
     assert ran.returncode == 0, ran.stderr
     assert [line.split() for line in ran.stdout.splitlines()] == [
-        ["local", "1", "one"],
-        ["local", "2", "two"],
+        ["job", "1", "one"],
+        ["job", "2", "two"],
     ]
     assert "No dispatcher is at work" in ran.stderr
     assert assay("queue", "work", "--until-empty", **own).returncode == 0
     with JobJournal(queue) as journal:
         assert journal.counts() == {"finished": 2}
     assert finished(two) == ["one", "two"]
+    assert_one_sweep(two)
+    refused = assay("run", "one.toml", "--priority", "2", **own)
+    assert refused.returncode == 2 and "give --queue, too" in refused.stderr
 
 
 @pytest.mark.skipif(

@@ -127,7 +127,7 @@ def test_in_the_queue_five_ways_to_fail_and_a_hang_are_told_apart_and_the_batch_
     for tag, fault in faults.items():
         words = ["toy.toml", "model.type=faulty.Faulty", f"model.fault={fault}", f"tag={tag}"]
         limit = ["--hang-limit", "0.05"] if tag == "hang" else []
-        added = assay("queue", "add", *words, *limit, "--no-rehearse")
+        added = assay("run", *words, *limit, "--queue", "--no-rehearse")
         assert added.returncode == 0, added.stderr
     work = subprocess.Popen(
         [sys.executable, "-m", "assay", "queue", "work", "--until-empty"], cwd=toy

@@ -92,7 +92,7 @@ COMMANDS = (
 OF_CONFIGS = (
     *(["run", "FILE", "--max-steps", "1"], ["check", "FILE"], ["summary", "FILE"]),
     *(["graph", "FILE"], ["events", "FILE"], ["bench", "data", "FILE"], ["sweep", "FILE"]),
-    *(["config", "explain", "seed", "FILE"], ["queue", "add", "FILE"], ["test", "FILE"]),
+    *(["config", "explain", "seed", "FILE"], ["run", "FILE", "--queue"], ["test", "FILE"]),
     *(["verify-resume", "FILE"], ["prove", "FILE", "--write", "g.json"]),
 )
 

@@ -116,7 +116,7 @@ def test_a_machine_without_jobs_says_how_to_queue_one_and_the_navigation_is_sile
     page.keyboard.press("g")
     page.keyboard.press("q")
 
-    page.get_by_text("assay queue add digits.toml").wait_for()
+    page.get_by_text("assay run digits.toml --queue").wait_for()
     assert not folder.exists()
     with JobJournal(folder) as journal:
         journal.submit([shell("true", title="first of all")])

@@ -111,8 +111,7 @@ _FOREIGN = (
 RUNS_CODE: dict[str, str] = {
     "check": f"{_MODULES}. With --shape it runs nothing.",
     "run": f"{_MODULES}.",
-    "queue": f"`add` and `rerun` check and rehearse, `work` trains: {_MODULES}."
-    " All else reads data only.",
+    "queue": f"`rerun` checks and rehearses, `work` trains: {_MODULES}. All else reads data only.",
     "sweep": f"{_MODULES}.",
     "resume": _FOREIGN,
     "rerun": _FOREIGN,

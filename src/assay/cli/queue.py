@@ -10,32 +10,24 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from assay.cli.completion import (
-    complete_config,
-    complete_jobs,
-    complete_run_and_keys,
-)
+from assay.cli.completion import complete_jobs, complete_run_and_keys
+from assay.cli.job_options import job_fields, job_options
 from assay.cli.launch import split_arguments
-from assay.cli.one_config import names_and_overrides, variants_option
+from assay.cli.one_config import names_and_overrides
 from assay.cli.permission import permission, say, trust_option
-from assay.cli.seeds import METAVAR, parse_seeds
-from assay.cli.terminal import echo, echo_json, paint, use_color
+from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
-from assay.core.ids import new_run_id
-from assay.core.job import FAILURES, TRANSIENT, Job
+from assay.core.job import Job
 from assay.core.terminal import elide, visible
 from assay.formats.lease import process_start
 from assay.store.job_journal import JobJournal
 from assay.store.layout import refusal
 from assay.store.queue_files import append_to_log, dispatcher_pid, job_folder, job_log
-
-if TYPE_CHECKING:
-    from assay.config import Config
 
 _STYLES = {
     "running": "blue",
@@ -50,96 +42,14 @@ _FOLLOW_S = 0.2
 _WORK_LOG = "dispatcher.log"
 
 
-_JOB_OPTIONS = (
-    click.option(
-        "--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1."
-    ),
-    click.option(
-        "--per-device",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Let up to N jobs share a device.",
-    ),
-    click.option("--priority", type=int, default=0, help="Higher ones start earlier."),
-    click.option(
-        "--attempts",
-        type=click.IntRange(min=1),
-        default=1,
-        metavar="N",
-        help="Try up to N times; a run that has a checkpoint resumes from it.",
-    ),
-    click.option(
-        "--retry",
-        default=",".join(TRANSIENT),
-        metavar="CLASSES",
-        help="Failures after which it is tried again, from " + ", ".join(FAILURES) + ".",
-    ),
-    click.option("--time-limit", metavar="HOURS", type=float, help="Stop it after so many hours."),
-    click.option(
-        "--hang-limit",
-        metavar="MINUTES",
-        type=click.FloatRange(min=0),
-        help="End it when it has stood still for so long; left out: only tell.",
-    ),
-    click.option("--desc", default="", help="What these runs are for."),
-    click.option(
-        "--max-steps", type=click.IntRange(min=1), metavar="N", help="Stop after N steps."
-    ),
-    click.option("--then-test", is_flag=True, help="Test each run when it has finished."),
-    click.option("--no-rehearse", is_flag=True, help="Check the config, but try no step of it."),
-)
-
-
-def _job_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every command that puts jobs in line."""
-    for option in reversed(_JOB_OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.group(
     name="queue",
     help="""Queue runs on this machine's devices: each has its device to itself, and what follows a
-    failed one goes on. `assay queue work` starts them.""",
+    failed one goes on. `assay run CONFIG --queue` puts them in line, `assay queue work` starts
+    them.""",
 )
 def command() -> None:
     pass
-
-
-@command.command(
-    name="add",
-    help="""Check and rehearse a config, freeze it with its code, and put it in line. Variants,
-    points of a sweep and seeds are jobs of their own.""",
-    context_settings={"ignore_unknown_options": True},
-)
-@names_and_overrides("CONFIG...", complete_config)
-@variants_option("A variant of the file, or all.")
-@click.option(
-    "--seeds",
-    type=parse_seeds,
-    metavar=METAVAR,
-    help="Queue each N times, with the seed of the config and those that follow it, or these.",
-)
-@click.option("--user-dir", "user_dirs", type=click.Path(), multiple=True, help="Your modules.")
-@trust_option
-@_job_options
-def add(
-    arguments: tuple[str, ...],
-    variants: tuple[str, ...],
-    seeds: int | tuple[int, ...] | None,
-    user_dirs: tuple[str, ...],
-    trust: bool,
-    **options: Any,
-) -> int:
-    files, overrides = split_arguments(arguments)
-    if not files:
-        raise InputError(
-            "`assay queue add` needs a config file.", fix="assay queue add digits.toml"
-        )
-    configs = _expand(files, overrides, variants, seeds, user_dirs or None, trust)
-    with JobJournal() as journal:
-        _print_jobs(journal, _submit(journal, configs, **options))
-    return 0
 
 
 @command.command(
@@ -149,10 +59,15 @@ def add(
     context_settings={"ignore_unknown_options": True},
 )
 @names_and_overrides("RUN...", complete_run_and_keys)
-@_job_options
+@click.option("--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1.")
+@job_options
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers of the jobs as JSON.")
-def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any) -> int:
+def rerun(
+    arguments: tuple[str, ...], device: str, trust: bool, as_json: bool, **options: Any
+) -> int:
+    from assay.cli.submission import submit_to_queue
+    from assay.compose import Launch
     from assay.compose.training import config_of_run
     from assay.query.find import find_run
     from assay.query.rerun import ranks_refusal
@@ -167,109 +82,18 @@ def rerun(arguments: tuple[str, ...], trust: bool, as_json: bool, **options: Any
         config_of_run(name, overrides, use="train it again", trust=permission(trust), tell=say)
         for name in names
     ]
+    launch = Launch(device=device, command=("assay", *sys.argv[1:]))
     parents = [run.id for run in runs]
-    with JobJournal() as journal:
-        jobs = _submit(journal, configs, parents=parents, **options)
-        if as_json:
-            echo_json({"jobs": jobs})
-        else:
-            _print_jobs(journal, jobs)
-    return 0
-
-
-def _submit(
-    journal: JobJournal,
-    configs: Sequence[Config],
-    *,
-    parents: Sequence[str] = (),
-    no_rehearse: bool,
-    then_test: bool,
-    desc: str,
-    max_steps: int | None,
-    **placed: Any,
-) -> list[int]:
-    from assay.compose import Launch
-    from assay.jobs.submit import submit_configs
-
-    launch = Launch(
-        device=None,
-        desc=desc,
-        quiet=True,
-        max_steps=max_steps,
-        sweep=new_run_id() if len(configs) > 1 and not parents else "",
-        command=("assay", *sys.argv[1:]),
-    )
-    return submit_configs(
-        journal,
-        configs,
-        launch,
-        is_rehearsed=not no_rehearse,
-        then_test=then_test,
-        parents=parents,
-        tell=lambda line: echo(line, err=True),
-        **_place_fields(**placed),
+    return submit_to_queue(
+        configs, launch, parents=parents, as_json=as_json, **job_fields(**options)
     )
 
 
-def _print_jobs(journal: JobJournal, jobs: Sequence[int]) -> None:
+def print_jobs(journal: JobJournal, jobs: Sequence[int]) -> None:
+    """Print the numbers and titles of jobs, and how to start the dispatcher if none is at work."""
     for job in jobs:
         echo(f"job {job}  {elide(visible(journal.job(job).spec.title), _TITLE)}")
-    hint_dispatcher(journal)
-
-
-def _place_fields(
-    *,
-    device: str,
-    per_device: int | None,
-    priority: int,
-    attempts: int,
-    retry: str,
-    time_limit: float | None,
-    hang_limit: float | None,
-) -> dict[str, Any]:
-    """Return the fields of JobSpec that the options give; InputError for a class of no failure."""
-    classes = tuple(word.strip() for word in retry.split(",") if word.strip())
-    for word in classes:
-        if word not in FAILURES:
-            raise InputError(
-                f"`--retry` knows no failure `{word}`.", fix=f"it is one of {', '.join(FAILURES)}"
-            )
-    return {
-        "device": device,
-        "per_device": per_device or 0,
-        "priority": priority,
-        "max_attempts": attempts,
-        "retry": classes,
-        "time_limit_s": time_limit * 3600 if time_limit is not None else None,
-        "hang_limit_s": hang_limit * 60 if hang_limit is not None else None,
-    }
-
-
-def _expand(
-    files: Sequence[str],
-    overrides: Sequence[str],
-    variants: Sequence[str],
-    seeds: int | tuple[int, ...] | None,
-    user_dir: Sequence[str] | None,
-    trust: bool,
-) -> list[Config]:
-    """Return the configs of all files, variants, points and seeds."""
-    from assay.compose import open_given
-    from assay.config import expand
-    from assay.config.standard_keys import sections_of
-
-    made: list[Config] = []
-    how: dict[str, Any] = {"user_dir": user_dir, "trust": permission(trust), "tell": say}
-    for file in files:
-        opened = open_given(file, overrides, **how)
-        if seeds is None:
-            made += expand(opened, variants)
-            continue
-        first = sections_of(opened.root).seed
-        for seed in range(first, first + seeds) if isinstance(seeds, int) else seeds:
-            again = open_given(file, [*overrides, f"seed={seed}"], **how)
-            made += expand(again, variants)
-    return made
+    _hint_dispatcher(journal)
 
 
 @command.command(name="ls", help="List running jobs, the first that wait, and the last that ended.")
@@ -288,7 +112,7 @@ def ls(shows_all: bool) -> int:
         echo(total or "The queue is empty.")
         if journal.is_paused:
             echo("paused: no job starts until `assay queue resume`")
-        hint_dispatcher(journal)
+        _hint_dispatcher(journal)
     return 0
 
 
@@ -311,7 +135,7 @@ def _line(job: Job, *, is_held: bool, color: bool) -> str:
 def rm(jobs: tuple[int, ...]) -> int:
     with JobJournal() as journal:
         journal.request_cancel(jobs)
-        hint_dispatcher(journal)
+        _hint_dispatcher(journal)
     return 0
 
 
@@ -330,7 +154,7 @@ def pause(jobs: tuple[int, ...]) -> int:
 def resume(jobs: tuple[int, ...]) -> int:
     with JobJournal() as journal:
         _pause(journal, jobs, paused=False)
-        hint_dispatcher(journal)
+        _hint_dispatcher(journal)
     return 0
 
 
@@ -427,7 +251,7 @@ def _wait_for(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.05)
 
 
-def hint_dispatcher(journal: JobJournal) -> None:
+def _hint_dispatcher(journal: JobJournal) -> None:
     """Print how to start the dispatcher, if something waits for it."""
     counts = journal.counts()
     waits = counts.get("waiting", 0) + counts.get("running", 0)

@@ -6,7 +6,7 @@ import ast
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.cli.completion import complete_config, complete_run_or_config
+from assay.cli.job_options import NAMES, job_fields, job_options
 from assay.cli.launch import (
     code_of_both,
     json_at_end,
@@ -114,10 +115,17 @@ FAST = ["evaluate.every=10 steps", "evaluate.limit=2", "checkpoint.every=10 step
 @click.option(
     "--on",
     "scheduler",
-    type=click.Choice(["local", "slurm", "ray", "k8s"]),
-    help="Submit to this machine's queue, Slurm, Ray or Kubernetes instead: a job for each run,"
-    " with a GPU unless --device cpu.",
+    type=click.Choice(["slurm", "ray", "k8s"]),
+    help="Submit to Slurm, Ray or Kubernetes instead: a job for each run, with a GPU unless"
+    " --device cpu.",
 )
+@click.option(
+    "--queue",
+    "is_queued",
+    is_flag=True,
+    help="Check, rehearse and freeze each run with its code, and put it in line: assay queue.",
+)
+@job_options
 @click.option(
     "--then-test", is_flag=True, help="Test each run when it has finished, in a record of its own."
 )
@@ -139,6 +147,7 @@ def command(
     resumed: str | None,
     rehearse: bool,
     scheduler: Scheduler | None,
+    is_queued: bool,
     then_test: bool,
     edit_test: str | None,
     isolate: bool | None,
@@ -151,6 +160,12 @@ def command(
     files, overrides = split_arguments(arguments)
     if not files:
         raise InputError("`assay run` needs a config file.", fix="assay run digits.toml")
+    of_jobs = {name: options.pop(name) for name in NAMES}
+    if is_queued or scheduler is not None:
+        has_more = resumed is not None or edit_test is not None
+        _refuse_here_options(is_queued, scheduler, has_more=has_more, **options)
+    if not is_queued:
+        _refuse_job_options(of_jobs)
     overrides += _shorthands(tag, seed, fast=fast)
     if fast:
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
@@ -160,15 +175,22 @@ def command(
     configs = [config for same_file in made for config in same_file]
     _refuse_test_options(edit_test, resumed, then_test=then_test, runs=len(configs))
     launch = launch_of(**options)
+    if is_queued:
+        return _queue(
+            configs,
+            _of_one_sweep(launch, configs),
+            as_json=options["as_json"],
+            then_test=then_test,
+            per_device=per_device or 0,
+            **job_fields(**of_jobs),
+        )
     code = _rehearse(configs, launch) if rehearse else 0
     if code:
         return code
     if not launch.no_file:
         _start_watchers(configs)
     if scheduler is not None:
-        if resumed is not None or edit_test is not None or options["pdb"] or launch.no_file:
-            raise InputError("`--on` takes no --resume, --edit-test, --pdb and --no-file.")
-        _examine(configs, launch, is_here=scheduler == "local")
+        _examine(configs, launch, is_here=False)
         return _submit(scheduler, configs, _of_one_sweep(launch, configs), then_test=then_test)
     pdb = options["pdb"]
     is_isolated = _should_isolate(configs, pdb=pdb) if isolate is None else isolate
@@ -183,6 +205,25 @@ def command(
         if is_isolated:
             how |= {"per_device": per_device or 0, "waits": not no_wait}
         return _series(made, launch, ended, pdb=pdb, is_isolated=is_isolated, **how)
+
+
+def _refuse_here_options(
+    is_queued: bool, scheduler: str | None, *, has_more: bool, pdb: bool, no_file: bool, **_: Any
+) -> None:
+    """Raise InputError for options that a run in another place cannot have."""
+    if is_queued and scheduler is not None:
+        raise InputError("`--queue` is the line of this machine.", fix="leave --on out")
+    if has_more or pdb or no_file:
+        what = "--queue" if is_queued else "--on"
+        raise InputError(f"`{what}` takes no --resume, --edit-test, --pdb and --no-file.")
+
+
+def _refuse_job_options(given: Mapping[str, Any]) -> None:
+    """Raise InputError for an option about jobs where there are none."""
+    for name, value in given.items():
+        if value not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"`{option}` is for jobs of the queue.", fix="give --queue, too")
 
 
 def _refuse_test_options(
@@ -240,6 +281,14 @@ def _rehearse(configs: Sequence[Config], launch: Launch) -> int:
     from assay.cli.rehearsal import rehearse_first
 
     return rehearse_first(configs, launch)
+
+
+def _queue(configs: Sequence[Config], launch: Launch, **placed: Any) -> int:
+    from assay.cli.submission import submit_to_queue
+
+    if launch.nnodes > 1:
+        raise InputError("The queue is that of one machine.", fix="leave --nnodes out")
+    return submit_to_queue(configs, launch, **placed)
 
 
 def _submit(

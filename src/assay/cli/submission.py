@@ -1,12 +1,13 @@
-"""Submission of `assay run --on SCHEDULER`, and what it prints."""
+"""Submission of `assay run` to the queue or to a scheduler, and what it prints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from assay.cli.queue import hint_dispatcher
-from assay.cli.terminal import echo
+from assay.cli.queue import print_jobs
+from assay.cli.terminal import echo, echo_json
 from assay.core.terminal import visible
 from assay.store.job_journal import JobJournal
 
@@ -17,10 +18,33 @@ if TYPE_CHECKING:
     from assay.jobs.backends.submission import Scheduler
 
 
+def submit_to_queue(
+    configs: Sequence[Config], launch: Launch, *, as_json: bool = False, **placed: Any
+) -> int:
+    """Put a job for each config in line on this machine; print their numbers."""
+    from assay.jobs.submit import submit_configs
+
+    with JobJournal() as journal:
+        jobs = submit_configs(
+            journal,
+            configs,
+            replace(launch, device=None, quiet=True),
+            device=launch.device or "auto",
+            devices=launch.nproc or 1,
+            tell=lambda line: echo(line, err=True),
+            **placed,
+        )
+        if as_json:
+            echo_json({"jobs": jobs})
+        else:
+            print_jobs(journal, jobs)
+    return 0
+
+
 def submit(
     scheduler: Scheduler, configs: Sequence[Config], launch: Launch, *, then_test: bool
 ) -> int:
-    """Submit configs and print the name of each job.
+    """Submit configs to a cluster and print the name of each job.
 
     Jobs of Ray end with this process, which therefore waits for them; the exit code is 1 then if
     one of them did not finish.
@@ -35,9 +59,6 @@ def submit(
     for handle, spec in zip(handles, specs, strict=True):
         titles[handle] = visible(spec.title)
         echo(f"{scheduler}  {handle}  {titles[handle]}")
-    if scheduler == "local":
-        with JobJournal() as journal:
-            hint_dispatcher(journal)
     if scheduler != "ray":
         return 0
 

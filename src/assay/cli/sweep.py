@@ -184,7 +184,7 @@ def _new_plan(config: Config, **asked: Any) -> SearchPlan:
     asked.setdefault("trials", sweep.size())
     plan = SearchPlan.of(config, **asked)
     refuse_plan(plan)
-    return _examine(plan)
+    return _examine(plan, config)
 
 
 def _resumed_plan(
@@ -230,7 +230,7 @@ def _extend(
     from assay.jobs.trials import read_trials
 
     begun = max(read_trials(project, folder.path.name, plan.metrics), default=-1) + 1
-    examined = _examine(other)
+    examined = _examine(other, other.read_config())
     if other.trials < begun or examined.trials < other.trials:
         what = f"`--trials {other.trials}`: the search has begun {begun} trials already."
         if examined.trials < other.trials:
@@ -239,7 +239,7 @@ def _extend(
     return examined
 
 
-def _examine(plan: SearchPlan) -> SearchPlan:
+def _examine(plan: SearchPlan, config: Config) -> SearchPlan:
     """Return the plan with as many trials as it has points, once each of them passed the check."""
     from itertools import islice
 
@@ -248,7 +248,6 @@ def _examine(plan: SearchPlan) -> SearchPlan:
     from assay.core.diagnostics import Origin
     from assay.jobs.study import ADAPTIVE
 
-    config = plan.read_config()
     sweep = plan.sweep_of(config)
     if plan.sampler in ADAPTIVE:
         points = replace(sweep, count=min(plan.trials, _CHECKED_DRAWS)).points_to_check()

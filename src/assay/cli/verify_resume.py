@@ -76,14 +76,11 @@ def command(
         for part in fold(line, width(sys.stdout)):
             echo(part)
     color = use_color(sys.stdout)
-    times = "once" if len(check.left_at) == 1 else f"{len(check.left_at)} times"
-    tried = ", ".join(map(str, check.resumed_from))
-    what = f": {check.steps} steps, killed {times}, resumed from {tried}"
-    what += f"; from {check.untried} steps it was not tried"
+    times = "once" if len(check.killed_at) == 1 else f"{len(check.killed_at)} times"
     if check.equal:
-        echo(paint("equal", "green bold", on=color) + what)
+        echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
         return 0
-    echo(paint("not equal", "red bold", on=color) + what)
+    echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
     for line in _where(check):
         echo(line)
     if check.kept is not None:

@@ -39,7 +39,7 @@ def examine_runs(
 ) -> None:
     """Raise ConfigError with all that `assay run` refuses of these configs before it builds one.
 
-    This is the one examination of every door: `run`, `sweep`, `queue add`, `--queue`, `--on`.
+    This is the one examination of every door: `run`, `sweep`, `--queue`, `--on`.
     `launch` holds the device, the ranks and the weights that were asked for. Unless `is_here`, the
     run is on another machine, whose devices nobody knows.
     """

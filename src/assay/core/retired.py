@@ -9,7 +9,9 @@ _PAGE = "the page of the project draws it: assay ui"
 RETIRED: Mapping[str, str] = {
     "assay convert": "a config of an older system runs as it is; `assay config show CONFIG` prints"
     " it as one of assay",
-    "assay queue move": "give the order when a job is added: assay queue add CONFIG --priority 5",
+    "assay queue add": "assay run CONFIG --queue",
+    "assay queue move": "the order is given with the job: assay run CONFIG --queue --priority 5",
+    "assay run --on local": "assay run CONFIG --queue",
     "assay sweep --sampler grid": _SAMPLERS.format("grid"),
     "assay sweep --sampler zip": _SAMPLERS.format("zip"),
     "assay sweep --sampler random": _SAMPLERS.format("random"),

@@ -112,8 +112,8 @@ class Attempt:
     seeds: Mapping[str, int] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     exactness: str = ""
-    resume: str = ""
-    """The words on exact resume that its start printed."""
+    code_state: str = ""
+    """State of the user's code that no checkpoint keeps, as far as the first steps show it."""
     made_by: str = ""
 
     @property

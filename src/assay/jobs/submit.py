@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.compose.examination import examine_runs
 from assay.compose.launch import Launch
 from assay.compose.rehearsal import rehearse_apart
 from assay.compose.run_record import project_around
-from assay.compose.run_scope import check_device
 from assay.config import seedless_hash
 from assay.config.loading import Config
 from assay.core.errors import InputError
 from assay.core.formatting import size
 from assay.core.job import JobSpec
 from assay.formats.rehearsal import Rehearsal
-from assay.jobs.devices import CPU, this_machine, wanted_devices
+from assay.jobs.devices import this_machine, wanted_devices
 from assay.jobs.frozen_jobs import delete_ended_trees, freeze_code, training_spec
 from assay.store.job_journal import JobJournal
 
@@ -113,10 +112,10 @@ def submit_configs(
     device, priority, after, limits. ConfigError or InputError for what would fail, before anything
     is in line.
     """
-    for device in wanted_devices(JobSpec(command=(), cwd="", **placed), this_machine().devices()):
-        if device.key == device.name != CPU:  # none that the machine lists
-            check_device(device.name)
-    examine_runs(configs, launch)
+    wanted = wanted_devices(JobSpec(command=(), cwd="", **placed), this_machine().devices())
+    # Those that the machine does not list are torch's to know.
+    unlisted = [device.name for device in wanted if device.key == device.name]
+    examine_runs(configs, replace(launch, device=",".join(unlisted) or None))
     forecasts = preflight(configs, launch, is_rehearsed=is_rehearsed, tell=tell)
     for project in {project_around(config.path) for config in configs}:
         delete_ended_trees(project, least_age_s=_KEPT_S)

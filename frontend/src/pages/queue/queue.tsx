@@ -115,7 +115,7 @@ export function QueuePage() {
             {queue.error && <Failure error={queue.error} />}
             {found && !found.exists && (
               <Empty title="No job was queued on this machine yet.">
-                <CopyLine text="assay queue add digits.toml" />
+                <CopyLine text="assay run digits.toml --queue" />
                 <p>Each job has its device to itself, and what follows a failed one goes on.</p>
               </Empty>
             )}

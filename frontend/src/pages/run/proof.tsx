@@ -45,8 +45,14 @@ export function Proof({ run }: TabProps) {
       <dl className={styles.pairs}>
         {run.exactness && (
           <div>
-            <dt>resume</dt>
+            <dt>exactness of data</dt>
             <dd>{run.exactness}</dd>
+          </div>
+        )}
+        {run.codeState && (
+          <div>
+            <dt>state of your code</dt>
+            <dd>{run.codeState}</dd>
           </div>
         )}
         {run.configHash && (

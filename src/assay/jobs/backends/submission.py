@@ -16,27 +16,21 @@ from assay.core.errors import InputError
 from assay.core.job import FOLDER_VARIABLE, JobSpec, JobStatus
 from assay.jobs.backend import Backend
 from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace
-from assay.jobs.backends.local import LocalBackend
 from assay.jobs.backends.ray import RayBackend
 from assay.jobs.backends.slurm import SlurmBackend
 from assay.jobs.frozen_jobs import freeze_code, training_spec
 from assay.jobs.job_folder import JobFolder
 from assay.store.layout import Project
 
-Scheduler = Literal["local", "slurm", "ray", "k8s"]
+Scheduler = Literal["slurm", "ray", "k8s"]
 POLL_S = 1.0
 _PASSED_ON = ("ASSAY_RUNS_DIR", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED")
 """Variables that a job of Kubernetes gets: a manifest can be read by many."""
 
 
 def open_backend(on: Scheduler, project: Project) -> Backend:
-    """Return the backend of a scheduler.
-
-    All but this machine's queue keep their files in `.assay/` of the project.
-    """
+    """Return the backend of a scheduler; their files are in `.assay/` of the project."""
     match on:
-        case "local":
-            return LocalBackend()
         case "slurm":
             return SlurmBackend(_folder(on, project))
         case "ray":
@@ -62,8 +56,6 @@ def specs_of(
         raise InputError("`--on` runs each config on one machine.", fix=fix)
     folder = _folder(on, project)
     device = "cpu" if launch.device == "cpu" else "auto"
-    if on == "local":
-        device = launch.device or "auto"
     specs = []
     for config in configs:
         spec = training_spec(

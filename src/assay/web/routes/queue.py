@@ -244,7 +244,7 @@ def _do(journal: JobJournal, given: QueueAct) -> None:
 
 def _needs_queue() -> None:
     if not has_queue():
-        raise InputError("There is no queue on this machine.", fix="assay queue add CONFIG")
+        raise InputError("There is no queue on this machine.", fix="assay run CONFIG --queue")
 
 
 def _facts(site: ProjectSite, view: QueueView) -> QueueFacts:
