@@ -265,12 +265,12 @@ def test_each_setting_reaches_the_loader(here: Path) -> None:
         assert (loader.batch_size, loader.micro_batch_size, loader.drop_last) == (8, 4, True)
         assert (loader.randomness, loader.workers, loader.order.n) == ("batch", 2, 20)
         pool = loader._pool
-        assert (pool.prefetch, pool.patience.timeout_s, pool.start_method) == (3, 30.0, "fork")
+        assert (pool.prefetch, pool.limit_s, pool.start_method) == (3, 30.0, "fork")
         assert pool.init.func.__name__ == "prepare"
         windows = list(loader.windows(0, 0))
         assert [window.samples for window in windows] == [8, 8]
         assert (windows[0].batches[0][0] > 50).all()
-        assert not pool._processes  # not persistent
+        assert pool._running.iterator is None  # not persistent
 
     (here / "pairs.toml").write_text(with_train('batch_sampler = { type = "tools.Pairs", n = 10 }'))
     with open_run_scope(open_config("pairs.toml", []), Launch()) as scope:

@@ -19,7 +19,7 @@ from assay.engine.data.ahead import pinned_ahead
 from assay.engine.data.batch_size import batch_size as divided
 from assay.engine.data.batches import collate as collate_samples
 from assay.engine.data.batches import pin
-from assay.engine.data.plan import Order, Plan, blocks, samples_in
+from assay.engine.data.plan import Order, Plan, blocks, identity_of, samples_in
 from assay.engine.data.randomness import Fetch, MapDataset, Randomness, randomness_of
 from assay.engine.data.samplers import Listed, order_of
 from assay.engine.data.source import Window
@@ -110,6 +110,8 @@ class Loader:
         self.randomness: Randomness = randomness or randomness_of(dataset)
         self.epoch = 0
         self.warn: Callable[[str], None] = _warn
+        self._began = 0  # the epoch of the newest windows
+        self._resumed: dict[str, Any] | None = None
         # a rank that has fewer micro-batches of a window than others repeats one, of size 0
         self.fills = False
         self._accumulate = accumulate or 1
@@ -199,12 +201,40 @@ class Loader:
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """Yield the windows of one epoch from number `start` on; the last may be smaller."""
         self._begin(epoch)
+        self._began = epoch
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
         """Yield the windows of an epoch of which `samples` were seen."""
         self._begin(epoch)
+        self._began = epoch
         return self._windows(epoch, self._cuts_from(epoch, samples))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the order of the epoch is a function of: the position is in the run's."""
+        return identity_of(self.order, self._began)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._resumed = dict(state)
+
+    def check_order(self, epoch: int) -> None:
+        """Raise InputError if a resumed epoch has another order than before.
+
+        Samples seen are counted by their position: others would be lost, and some seen twice.
+        """
+        before, self._resumed = self._resumed, None
+        if before is None:
+            return
+        self._begin(epoch)
+        now = identity_of(self.order, epoch)
+        for name in before | now:
+            if before.get(name) != now.get(name):
+                values = f"was {before.get(name)} and is {now.get(name)}"
+                raise InputError(
+                    f"data.{self.split} cannot be resumed within epoch {epoch + 1}: the order of"
+                    f" its samples depends on `{name}`, which {values}.",
+                    fix="Finish the epoch with the old value; a change can begin with the next.",
+                )
 
     def tasks(self, epoch: int, start: int) -> Iterator[Task]:
         """Yield the tasks (epoch, position, indices) of the windows from number `start` on."""
@@ -314,7 +344,12 @@ class Loader:
         if self._lists is None:
             yield from self._cuts_from(epoch, start * self.batch_size)
             return
-        parts = islice(self._lists.batches(epoch), start * self._accumulate, None)
+        yield from self._cut_lists(
+            islice(self._lists.batches(epoch), start * self._accumulate, None)
+        )
+
+    def _cut_lists(self, parts: Iterator[Part]) -> Iterator[list[Part]]:
+        """Yield the micro-batches of each window, of the batches of a batch sampler."""
         while cut := list(islice(parts, self._accumulate)):
             if self.ranks == 1:
                 yield cut
@@ -323,7 +358,11 @@ class Loader:
 
     def _cuts_from(self, epoch: int, sample: int) -> Iterator[list[Part]]:
         if self._lists is not None:
-            yield from (cut for cut in self._cuts(epoch, 0) if cut[0][0] >= sample)
+            left = (
+                (max(begin, sample), indices[max(0, sample - begin) :])
+                for begin, indices in self._lists.batches(epoch)
+            )
+            yield from self._cut_lists(part for part in left if part[1])
             return
         micro = self.micro_batch_size
         for position, indices in blocks(self.order, epoch, sample, self.batch_size):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,11 @@ _BLOCK = 8192
 
 
 class Order(Protocol):
-    """Map from positions of an epoch of `n` samples to indices; a pure function without state."""
+    """Map from positions of an epoch of `n` samples to indices; a pure function without state.
+
+    It may have `identity(epoch)`: the values that it is a function of, by name. Without one, the
+    indices of the epoch are that.
+    """
 
     n: int
 
@@ -37,6 +41,20 @@ def samples_in(order: Order, epoch: int) -> int:
     """Return the number of samples of an epoch: `n`, unless the order says it of each."""
     length = getattr(order, "length", None)
     return order.n if length is None else int(length(epoch))
+
+
+def identity_of(order: Order, epoch: int) -> dict[str, Any]:
+    """Return what the order of an epoch is a function of: equal ones give equal indices."""
+    identity = getattr(order, "identity", None)
+    if identity is not None:
+        return dict(identity(epoch))
+    indices = order.indices(epoch, 0, samples_in(order, epoch))
+    return {"order": type(order).__name__, "indices": digest_values(indices)}
+
+
+def digest_values(values: npt.NDArray[Any]) -> str:
+    """Return a short digest of an array, as an identity holds it."""
+    return blake2b(np.ascontiguousarray(values).tobytes(), digest_size=8).hexdigest()
 
 
 def blocks(order: Order, epoch: int, start: int, size: int) -> Iterator[tuple[int, list[int]]]:
@@ -59,6 +77,12 @@ class Plan:
         self.shuffle = shuffle
         bits = max(2, (n - 1).bit_length())
         self._half_bits = (bits + 1) // 2
+
+    def identity(self, epoch: int) -> dict[str, Any]:
+        """Return the number of samples and the seed; nothing where all stay in their order."""
+        if not self.shuffle:
+            return {"order": "sequential"}
+        return {"order": "shuffled", "samples": self.n, "seed": self.seed}
 
     def indices(self, epoch: int, start: int, count: int) -> npt.NDArray[np.int64]:
         """Return the indices at positions `start` to `start + count`, within the epoch."""

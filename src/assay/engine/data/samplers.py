@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.core.errors import InputError, did_you_mean
-from assay.engine.data.plan import Order, Plan
+from assay.engine.data.plan import Order, Plan, digest_values
 from assay.engine.data.randomness import epoch_followers, set_epoch
 from assay.engine.numerics.seed import ORDER, restore_generators, seed_all, stream_key
 
@@ -158,6 +158,9 @@ class _Chosen:
         self._choose_indices = chosen
         self._plan = plan
 
+    def identity(self, epoch: int) -> dict[str, Any]:
+        return {**self._plan.identity(epoch), "indices": digest_values(self._choose_indices)}
+
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         return self._choose_indices[self._plan.indices(epoch, start, count)]
 
@@ -167,6 +170,9 @@ class _ByWeight:
         self.n = n
         self._ends = np.cumsum(weights)
         self._seed = seed
+
+    def identity(self, epoch: int) -> dict[str, Any]:
+        return {"order": "by weight", "weights": digest_values(self._ends), "seed": self._seed}
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         positions = np.arange(start, min(start + count, self.n), dtype=np.uint64)
@@ -219,6 +225,11 @@ class _ByClass:
         by_class = np.argsort(which, kind="stable")
         ends = np.cumsum(np.bincount(which))
         self._members = np.split(by_class, ends[:-1])
+        self._labels = digest_values(which)
+
+    def identity(self, epoch: int) -> dict[str, Any]:
+        # Rounds are counted through all epochs, by the number of samples of one.
+        return {"order": "balanced", "labels": self._labels, "samples": self.n, "seed": self._seed}
 
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         # Each round holds every class once; a class draws its samples in a new order each time.
@@ -273,6 +284,15 @@ class _Grouped:
         self._plan = Plan(self.n, seed=seed, shuffle=True)
         self._seed = seed
 
+    def identity(self, epoch: int) -> dict[str, Any]:
+        return {
+            "order": "by length",
+            "lengths": digest_values(self._lengths),
+            "batch_size": self._batch_size,
+            "window": self._window // self._batch_size,
+            "seed": self._seed,
+        }
+
     def indices(self, epoch: int, start: int, count: int) -> Ints:
         stop = min(start + count, self.n)
         first = start // self._window * self._window
@@ -317,6 +337,12 @@ class Listed(_Epochwise):
         self.n = len(self.indices(0, 0, 0x7FFFFFFF))
         self.batches_per_epoch = len(self._ends)
         self.batch_size = int(max(np.diff(self._ends, prepend=0), default=1))
+
+    def identity(self, epoch: int) -> dict[str, Any]:
+        return {
+            "order": type(self._sampler).__name__,
+            "indices": digest_values(self.indices(epoch, 0, 0x7FFFFFFF)),
+        }
 
     def length(self, epoch: int) -> int:
         """Return the number of samples of an epoch."""

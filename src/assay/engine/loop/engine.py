@@ -302,6 +302,8 @@ class Engine(TrainLoop):
     def _begin(self) -> None:
         """Check and make everything that the steps need, then fire `run_begin`."""
         check_trainable(self.process, self.state, self.device)
+        if self.state.epoch_samples and isinstance(self.source, Loader):
+            self.source.check_order(self.state.epoch)
         state, backward = self.state, self.process.backward
         self.is_in_epoch = self.is_in_step = self.is_loading = False
         self.is_between_steps = True
