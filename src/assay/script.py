@@ -88,7 +88,7 @@ def start(
     tag, desc = _text("tag", tag), _text("desc", desc)
     if _under_way:
         return _under_way[-1]
-    spec, written = _describe(config, code_dirs)
+    spec, written, left_out = _describe(config, code_dirs)
     spec = replace(spec, keep_output=keep_output)
     job = queue_job(os.environ)
     launch: dict[str, Any] = {"job": job} if job else {}
@@ -106,6 +106,8 @@ def start(
         recorder = _resume(view, home, written, spec)
     else:
         recorder = start_run(home, spec, tag=tag, desc=desc)
+    for error in left_out:
+        recorder.report(error)
     obey_sigterm()
     return finish_with_python(ScriptRun(recorder))
 
@@ -175,10 +177,11 @@ class ScriptRun(Run):
 
 def _describe(
     config: Any, code_dirs: Sequence[str | os.PathLike[str]]
-) -> tuple[AttemptSpec, Table]:
-    """Return what a recorder is told of a script's config, and its tree without secrets.
+) -> tuple[AttemptSpec, Table, list[AssayError]]:
+    """Return what a recorder is told of a script's config, its tree without secrets, and errors.
 
-    InputError for a config that cannot be written down, before anything is made.
+    The errors are of settings that cannot be written down, and are left out. InputError for a
+    config that is no mapping, before anything is made.
     """
     # Here: an import of what records does not pay for what reads configs.
     from assay.config.freeze import dump, hash_of_all_keys
@@ -186,7 +189,10 @@ def _describe(
     from assay.config.tree import Table, from_plain
     from assay.core.diagnostics import Origin
 
-    settings = recordable({} if config is None else config, "config", dates=True)
+    left_out: list[AssayError] = []
+    settings = recordable(
+        {} if config is None else config, "config", dates=True, report=left_out.append
+    )
     if not isinstance(settings, dict):
         fix = "config={...}, vars(args), or plain(load(PATH).root) of assay.config for a file"
         raise InputError(f"A config is a mapping, not {type(config).__name__}.", fix=fix)
@@ -202,7 +208,7 @@ def _describe(
         code_dirs=[Path(folder) for folder in code_dirs],
         secrets=secrets,
     )
-    return spec, written
+    return spec, written, left_out
 
 
 def _open_home(project: Project | str | os.PathLike[str] | None) -> Project:

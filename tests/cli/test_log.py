@@ -176,3 +176,15 @@ def test_metrics_are_a_table_of_csv_with_a_column_each(project: Project, assay: 
     assert all(abs(time.time() - float(line[1])) < 600 for line in read[1:])
     assert [line[2:] for line in last] == [["train/loss"], ["1.5"]]
     assert refused.code == 2 and "two formats" in refused.err
+
+
+def test_the_output_of_a_script_that_logs_nothing_is_its_log(
+    project: Project, assay: Assay
+) -> None:
+    folder = make_run(project, tag="printed")
+    (folder / "output.txt").write_text("epoch 1\nepoch 2\n")
+
+    assert assay("log", "printed", "-n", "1").out == "epoch 2\n"
+
+    (folder / "log.txt").write_text("of the log\n")
+    assert assay("log", "printed").out == "of the log\n"

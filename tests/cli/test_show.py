@@ -44,7 +44,6 @@ def test_a_page_tells_everything_in_eighty_columns(project: Project, assay: Assa
                 git_dirty=True,
             ),
             "exactness": "exact (plan)",
-            "code_state": "not kept: model.count",
         },
     )
     (folder / "README.md").write_text(
@@ -78,7 +77,6 @@ def test_a_page_tells_everything_in_eighty_columns(project: Project, assay: Assa
         "cuda:0 NVIDIA H200, 2 cpus, python 3.11.7, torch 2.6.0\n",
         "  code       snapshot abababababab, 1 file, git cccccccccc with changes, 2 files\n             left out\n",
         "  exactness  data: exact (plan)\n",
-        "             your code: not kept: model.count\n",
         f"  folder     runs/{folder.name}\n",
         "  train/loss           2           1         2           3         1\n",
         "  void               nan           -         -           -         -\n",

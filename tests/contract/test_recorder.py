@@ -107,14 +107,14 @@ def test_bytes_are_kept_under_a_name(subject: Subject) -> None:
 
 
 @keepers
-def test_a_value_that_is_no_number_is_refused_by_name_and_nothing_of_the_call_is_kept(
-    subject: Subject,
-) -> None:
-    with pytest.raises(RecordError, match="'bad'"):
-        subject.recorder.log({"good": 1.0, "bad": "1.0"}, 1)  # type: ignore[dict-item]
+def test_a_value_that_is_no_number_is_left_out_and_a_warning_names_it(subject: Subject) -> None:
+    subject.recorder.log({"good": 1.0, "bad": "1.0"}, 1)  # type: ignore[dict-item]
 
-    assert subject.curve is not None
-    assert subject.curve("good") == []
+    assert subject.curve is not None and subject.facts is not None
+    assert (subject.curve("good"), subject.curve("bad")) == ([(1, 1.0)], [])
+    assert ["'bad'" in fact.message for fact in subject.facts() if isinstance(fact, Warned)] == [
+        True
+    ]
 
 
 @keepers

@@ -6,7 +6,6 @@ import hashlib
 
 import pytest
 
-from assay.core.errors import RecordError
 from assay.core.facts import Warned
 from assay.core.ports import MemoryBlobs, MemoryRecorder, NullRecorder, Recorder
 
@@ -26,13 +25,14 @@ def test_a_memory_recorder_keeps_curves_and_facts_and_rewinds() -> None:
 
 
 @pytest.mark.parametrize("value", ["0.5", b"1", None, [1.0, 2.0]])
-def test_a_value_that_is_no_number_is_refused_whole_with_its_name(value: object) -> None:
+def test_a_value_that_is_no_number_is_left_out_with_a_warning_that_names_it(value: object) -> None:
     recorder = MemoryRecorder()
 
-    with pytest.raises(RecordError, match="'valid/acc' is no number"):
-        recorder.log({"loss": 1.0, "valid/acc": value}, 1)  # type: ignore[dict-item]
+    recorder.log({"loss": 1.0, "valid/acc": value}, 1)  # type: ignore[dict-item]
 
-    assert recorder.points == []
+    assert recorder.points == [("loss", 1, 1.0)]
+    (warned,) = recorder.facts
+    assert isinstance(warned, Warned) and "'valid/acc' is no number" in warned.message
 
 
 def test_a_null_recorder_takes_everything() -> None:

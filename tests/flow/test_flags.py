@@ -32,7 +32,7 @@ run_begin        Throughput.begin
 run_begin        Display
 run_begin        Display.opening
 run_begin        Tracer.begin
-run_begin        CodeState.begin
+run_end          Save.cut
 run_end          Throughput.look
 run_end          Tracer.leave
 run_end          Evaluate
@@ -40,7 +40,6 @@ run_end          Save
 run_end          Throughput.record
 run_end          Display
 run_end          Save.wait
-run_end          CodeState.finish
 epoch_begin      Display
 epoch_end        Throughput.look
 epoch_end        Evaluate
@@ -59,7 +58,6 @@ exception        Tracer.leave
 exception        Display
 exception        Save.rescue
 exception        Save.wait
-exception        CodeState.finish
 """
 
 TREE = """\

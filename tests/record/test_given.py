@@ -35,8 +35,8 @@ from PIL import Image
 
 import assay
 from assay.config import loads, plain
-from assay.core.errors import AssayError, InputError, RecordError
-from assay.core.facts import Ended
+from assay.core.errors import AssayError, InputError
+from assay.core.facts import Ended, Warned
 from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.record.recordable import MAX_ITEMS, recordable
@@ -222,6 +222,18 @@ METHODS: Mapping[str, Callable[[Run, Any], object]] = {
 }
 
 
+NOT_RAISED = {
+    *("value", "log", "log_later", "text", "table", "table of rows", "table of cells"),
+    *("histogram", "image", "stretched image", "images", "list of images", "figure", "audio"),
+}
+
+
+def warnings_of(run: Run) -> list[str]:
+    assert run.folder is not None
+    facts = [each.fact for each in read_events(run.folder.events)]
+    return [fact.message for fact in facts if isinstance(fact, Warned)]
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("method", METHODS)
 def test_whatever_is_given_the_record_stays_whole(tmp_path: Path, method: str) -> None:
@@ -230,10 +242,15 @@ def test_whatever_is_given_the_record_stays_whole(tmp_path: Path, method: str) -
     told: dict[str, str] = {}
 
     for kind, given_value in GIVEN.items():
+        before = len(warnings_of(run))
+        run._recorder._reported.clear()  # type: ignore[union-attr]
         try:
             METHODS[method](run, given_value)
         except AssayError as error:
+            assert method not in NOT_RAISED
             told[kind] = str(error)
+        if len(warnings_of(run)) > before:
+            told[kind] = warnings_of(run)[-1]
     run.value("last", 1)
     run.log({"loss": 0.25}, step=7)
     run.finish()
@@ -304,6 +321,24 @@ def test_whatever_an_end_is_given_it_is_recorded_or_refused_and_the_run_stays_op
 
         assert run.folder is not None
         assert run_file.read(run.folder.path).status == "failed"
+
+
+def test_a_value_that_is_no_number_is_reported_once_and_the_others_are_logged(
+    tmp_path: Path,
+) -> None:
+    run = assay.start(project=tmp_path, config={"lr": 0.1, "net": torch.nn.Linear(2, 2)})
+    for step in range(3):
+        run.log({"loss": 0.5, "none": None}, step)  # type: ignore[dict-item]
+    run.table("rows", [[1, 2]], 7, columns=["a", "b"])
+    run.finish()
+
+    assert run.folder is not None
+    assert read_series(run.folder.metrics)["loss"].steps.tolist() == [0, 1, 2]
+    assert run.folder.config_toml.read_text() == "lr = 0.1\n"
+    net, none = warnings_of(run)
+    assert net.startswith("`config.net` is of type torch.nn.modules.linear.Linear")
+    assert none.startswith("The value of 'none' is no number: None.")
+    assert [each.step for each in artifacts(run.folder)] == [7]
 
 
 def test_an_exception_is_the_reason_of_an_end_and_brings_its_traceback(tmp_path: Path) -> None:
@@ -444,15 +479,15 @@ def test_a_live_loss_is_let_go_of_its_graph(tmp_path: Path) -> None:
     assert list(read_series(run.folder.metrics)["later"].values) == [3.0, 6.0, 9.0]
 
 
-def test_what_cannot_be_fetched_later_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_later_is_reported_at_once(tmp_path: Path) -> None:
     with assay.start(project=tmp_path, keep_output=False) as run:
         for wrong in (torch.ones(2), "text", None, torch.tensor(1j)):
-            with pytest.raises(RecordError, match="The value of 'x' is no number"):
-                run.log_later({"loss": torch.tensor(0.5), "x": wrong}, 1)
+            run.log_later({"loss": torch.tensor(0.5), "x": wrong}, 1)
+            assert warnings_of(run)[-1].startswith("The value of 'x' is no number")
         run.log_later({"loss": torch.tensor(0.5), "lr": np.float32(0.5)}, 2)
 
     assert run.folder is not None
-    assert list(read_series(run.folder.metrics)["loss"].values) == [0.5]
+    assert list(read_series(run.folder.metrics)["loss"].values) == [0.5] * 5
     assert list(read_series(run.folder.metrics)["lr"].values) == [0.5]
 
 
@@ -475,8 +510,8 @@ def test_tables_are_what_holds_rows_or_columns(tmp_path: Path) -> None:
             run.table(name, rows)
         run.table("array", torch.tensor([[1.0, 2.0]]), columns=["a", "b"])
         for wrong in ("text", 3, [3], ["ab"], {"a": [1], "b": [1, 2]}):
-            with pytest.raises(InputError):
-                run.table("wrong", wrong, columns=["a", "b"])
+            assert run.table("wrong", wrong, columns=["a", "b"]) == ""
+        assert len(warnings_of(run)) == 5
 
     found = {name: list(csv.reader(io.StringIO(text.decode()))) for name, text in kept(run).items()}
     assert found["frame"] == [["word", "score"], ["cat", "0.5"], ["dog", "2"]]
@@ -497,12 +532,13 @@ def test_images_of_pil_figures_and_batches_are_pictures(tmp_path: Path) -> None:
         run.images("one", torch.zeros(3, 2, 2))
         run.images("pictures", [red, red.convert("L")], per_row=1)
         run.figure("axes", figure().axes[0])
-        with pytest.raises(InputError, match=r"run\.figure"):
-            run.image("x", figure())
-        with pytest.raises(InputError, match=r"run\.artifact"):
-            run.image("x", "plot.png")
-        with pytest.raises(InputError, match="has 2 x 2 and 3 x 4"):
-            run.images("x", [red, np.zeros((2, 2))])
+        assert run.image("x", figure()) == ""
+        assert run.image("x", "plot.png") == ""
+        assert run.images("x", [red, np.zeros((2, 2))]) == ""
+        said = zip(
+            ("run.figure", "run.artifact", "has 2 x 2 and 3 x 4"), warnings_of(run), strict=True
+        )
+        assert all(part in text for part, text in said)
 
     found = kept(run)
     for name in ("red", "palette"):
@@ -517,8 +553,8 @@ def test_sounds_of_integers_keep_their_loudness(tmp_path: Path) -> None:
     with assay.start(project=tmp_path, keep_output=False) as run:
         run.audio("whole", samples, np.int64(8000))
         run.audio("bytes", np.array([128, 255, 0], np.uint8), 8000.0)  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="The rate of a sound"):
-            run.audio("x", samples, 0)
+        assert run.audio("x", samples, 0) == ""
+        assert "The rate of a sound" in warnings_of(run)[0]
 
     with wave.open(io.BytesIO(kept(run)["whole"])) as file:
         assert np.abs(np.frombuffer(file.readframes(3), "<i2") - samples).max() <= 2

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.build.forwarding import Handover, callee, handover, inits_after, is_super_init
+from assay.build.forwarding import Handover, handover, inits_after
 
 UNKNOWN: Any = inspect.Parameter.empty
 """Hint of a parameter without one, or with one that cannot be resolved."""
@@ -119,27 +119,20 @@ def from_assay(hint: Any) -> bool:
     return kind is not None and (kind.__module__ or "").partition(".")[0] == "assay"
 
 
-def _read_signature(target: Callable[..., Any], seen: tuple[Any, ...] = ()) -> Signature | None:
-    advertised = _read_advertised(target, seen)
+def _read_signature(target: Callable[..., Any]) -> Signature | None:
+    advertised = _read_advertised(target)
     return None if advertised is None else _with_wrappers(advertised, _outermost(target))
 
 
-def _read_advertised(target: Callable[..., Any], seen: tuple[Any, ...]) -> Signature | None:
+def _read_advertised(target: Callable[..., Any]) -> Signature | None:
     own = _own(target, _namespaces(target))
-    if own is None or own.var_kwargs is None or target in seen:
+    maker = _maker(target) if isinstance(target, type) else None
+    if own is None or own.var_kwargs is None or maker is None:
         return own
-    seen = (*seen, target)
-    if isinstance(target, functools.partial):
-        return own  # it gives some already: which is not worth the trouble
-    if isinstance(target, type):
-        maker = _maker(target)
-        if maker is not None and _takes_nothing(target, maker[0]):
-            return Signature(named=(), returns=own.returns)
-        return own if maker is None else _follow(own, *maker, cls=target, seen=seen)
-    if isinstance(target, types.MethodType):
-        inner = inspect.unwrap(target.__func__)
-        return _follow(own, None, inner, first=target.__self__, seen=seen)
-    return _follow(own, None, inspect.unwrap(target), seen=seen)
+    assert isinstance(target, type)
+    if _takes_nothing(target, maker[0]):
+        return Signature(named=(), returns=own.returns)
+    return _follow(own, *maker, cls=target)
 
 
 def _own(target: Any, spaces: Sequence[_Space]) -> Signature | None:
@@ -189,59 +182,26 @@ def _maker(cls: type) -> tuple[type, types.FunctionType] | None:
     return (defining, init) if isinstance(init, types.FunctionType) else None
 
 
-def _follow(
-    own: Signature,
-    defining: type | None,
-    function: Any,
-    *,
-    cls: type | None = None,
-    first: Any = None,
-    seen: tuple[Any, ...] = (),
-) -> Signature:
-    """Return `own`, the signature of `function`, extended by the call that takes its `**kwargs`."""
-    hand = handover(function) if isinstance(function, types.FunctionType) else None
-    if hand is None:
-        return own
-    positional, inner = hand.positional, None
-    if is_super_init(hand.to):
-        if cls is not None and defining is not None:
-            inner = _init_after(cls, defining, seen)
-    elif _is_init_of(hand.to):
-        base = callee(hand.to.value, function, first)  # type: ignore[attr-defined]
-        positional -= 1  # self
-        if cls is not None and isinstance(base, type) and base in cls.__mro__ and positional >= 0:
-            inner = _init_at(cls, base, seen)
-    else:
-        target = callee(hand.to, function, first)
-        inner = _read_signature(target, seen) if callable(target) and target not in seen else None
-    return own if inner is None else _join(own, hand, inner, positional)
+def _follow(own: Signature, defining: type, init: Any, *, cls: type) -> Signature:
+    """Return `own`, the signature of `defining.__init__`, extended by the one after it for `cls`.
+
+    That is the `super().__init__` that takes its `**kwargs`, and nothing else is followed.
+    """
+    hand = handover(init) if isinstance(init, types.FunctionType) else None
+    inner = _init(cls, *next(inits_after(cls, defining))) if hand is not None else None
+    return own if hand is None or inner is None else _join(own, hand, inner)
 
 
-def _is_init_of(to: Any) -> bool:
-    """Return True for `Base.__init__`."""
-    return getattr(to, "attr", "") == "__init__"
-
-
-def _init_after(cls: type, defining: type, seen: tuple[Any, ...]) -> Signature | None:
-    base, init = next(inits_after(cls, defining))
-    return _init(cls, base, init, seen)
-
-
-def _init_at(cls: type, base: type, seen: tuple[Any, ...]) -> Signature | None:
-    defining = next(one for one in base.__mro__ if "__init__" in vars(one))
-    return _init(cls, defining, vars(defining)["__init__"], seen)
-
-
-def _init(cls: type, defining: type, init: Any, seen: tuple[Any, ...]) -> Signature | None:
+def _init(cls: type, defining: type, init: Any) -> Signature | None:
     """Return the signature of `defining.__init__` without self, for an object of `cls`."""
     if _takes_nothing(cls, defining):
         return Signature(named=())
     own = _own(init, _namespaces(init))
-    if own is None or not own.named or not own.named[0].by_position or init in seen:
+    if own is None or not own.named or not own.named[0].by_position:
         return None
     own = replace(own, named=own.named[1:])
     if own.var_kwargs is not None:
-        own = _follow(own, defining, inspect.unwrap(init), cls=cls, seen=(*seen, init))
+        own = _follow(own, defining, inspect.unwrap(init), cls=cls)
     return _with_wrappers(own, init)
 
 
@@ -256,42 +216,24 @@ def _outermost(target: Any) -> Any:
 def _with_wrappers(advertised: Signature, function: Any) -> Signature:
     """Add the parameters of wrappers to the signature of the function they wrap.
 
-    A wrapper that hands its `**kwargs` on to one call takes the parameters of that call. Of one
-    that does more with them, as the configs of transformers do, nobody can tell the names.
+    What a wrapper does with its `**kwargs` nobody can tell: as the configs of transformers, it may
+    take more than it advertises.
     """
     while isinstance(function, types.FunctionType) and hasattr(function, "__wrapped__"):
         own = _parameters(inspect.signature(function, follow_wrapped=False), _namespaces(function))
         names = {parameter.name for parameter in advertised.named}
-        hand = handover(function) if own.var_kwargs is not None else None
         more = [each for each in own.named if not each.by_position and each.name not in names]
-        if hand is not None:
-            more += [
-                _keyword(name, required)
-                for name, required in hand.popped.items()
-                if name not in names
-            ]
-        given = {*hand.put, *hand.keywords} if hand is not None else set()
-        named = [
-            replace(each, required=False) if each.name in given else each
-            for each in advertised.named
-        ]
-        advertised = replace(advertised, named=(*named, *more))
-        if own.var_kwargs is not None and hand is None and not _is_faithful(function):
+        advertised = replace(advertised, named=(*advertised.named, *more))
+        if own.var_kwargs is not None and not _is_faithful(function):
             return replace(advertised, var_kwargs=advertised.var_kwargs or own.var_kwargs)
         function = function.__wrapped__
     return advertised
 
 
 def _is_faithful(function: types.FunctionType) -> bool:
-    """Return True for wrappers of Python and of assay, whose signatures are true."""
+    """Return True for wrappers of Python, torch and assay, whose signatures are true."""
     top = str(function.__globals__.get("__name__", "")).partition(".")[0]
-    return top == "assay" or top in sys.stdlib_module_names
-
-
-def _keyword(name: str, required: bool) -> Parameter:
-    return Parameter(
-        name=name, kind=inspect.Parameter.KEYWORD_ONLY, required=required, hint=UNKNOWN
-    )
+    return top in ("assay", "torch") or top in sys.stdlib_module_names
 
 
 def _takes_nothing(cls: type, defining: type) -> bool:
@@ -300,22 +242,14 @@ def _takes_nothing(cls: type, defining: type) -> bool:
     return defining is object or (is_torchs and getattr(cls, "call_super_init", None) is False)
 
 
-def _join(own: Signature, hand: Handover, inner: Signature, positional: int) -> Signature:
+def _join(own: Signature, hand: Handover, inner: Signature) -> Signature:
     by_position = [parameter.name for parameter in inner.named if parameter.by_position]
-    filled = {*by_position[:positional], *hand.keywords}
+    filled = {*by_position[: hand.positional], *hand.keywords}
     named = {parameter.name: parameter for parameter in own.named}
     for parameter in inner.named:
-        if parameter.name in hand.popped:
-            taken = replace(
-                parameter, kind=inspect.Parameter.KEYWORD_ONLY, required=hand.popped[parameter.name]
-            )
-            named.setdefault(parameter.name, taken)
-        elif parameter.name not in filled and (hand.with_args or parameter.by_keyword):
+        if parameter.name not in filled and (hand.with_args or parameter.by_keyword):
             kind = parameter.kind if hand.with_args else inspect.Parameter.KEYWORD_ONLY
-            required = parameter.required and parameter.name not in hand.put
-            named.setdefault(parameter.name, replace(parameter, kind=kind, required=required))
-    for name, required in hand.popped.items():
-        named.setdefault(name, _keyword(name, required))
+            named.setdefault(parameter.name, replace(parameter, kind=kind))
     return Signature(
         named=tuple(named.values()),
         var_args=inner.var_args if hand.with_args else own.var_args,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from assay.config.tree import Table
     from assay.engine.data.audit import Audit
     from assay.formats.rehearsal import Rehearsal
+    from assay.proof import ResumeCheck
 
 
 @contextlib.contextmanager
@@ -74,6 +75,12 @@ def _pause_collection() -> Iterator[None]:
     is_flag=True,
     help="Load one epoch of every split in several ways: all of it, and the same?",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Train some steps twice, once left in the middle and resumed by a fresh OS process, and"
+    " compare every part.",
+)
 @rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @user_dir_option
@@ -85,6 +92,7 @@ def command(
     defaults: bool,
     listed: bool,
     data: bool,
+    resume: bool,
     rehearse: bool,
     layout: str | None,
     memory: str | None,
@@ -107,7 +115,9 @@ def command(
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
     asked = request_of(memory, device, batch, bandwidth) if rehearse else None
     if shape:
-        _refuse_with_shape(arguments, defaults=defaults, data=data, rehearse=rehearse)
+        _refuse_with_shape(
+            arguments, defaults=defaults, data=data, rehearse=rehearse, resume=resume
+        )
     given_more = [*arguments, *layout_overrides(layout)]
     config = read_config("check", given_more, user_dir=user_dir, trust=trust)
     # The device of a rehearsal need not be here.
@@ -126,6 +136,8 @@ def command(
         report.variations = [] if found.bad else _rows(found)
     if data and not found.bad:
         report.audits = _audit(found.config)
+    if resume and not found.bad:
+        report.resume = _try_resume(found.config, device)
     if asked is not None and not found.bad:
         report.rehearsal = _rehearse(found.config, asked)
     if as_json:
@@ -144,6 +156,7 @@ class _Report:
     variations: list[Variation] | None = None
     audits: Sequence[Audit] = ()
     rehearsal: Rehearsal | None = None
+    resume: ResumeCheck | None = None
 
     @property
     def bad(self) -> bool:
@@ -152,8 +165,9 @@ class _Report:
 
     @property
     def exit_code(self) -> int:
-        """2 for an error, 1 for data that is not the same each time."""
-        return 2 if self.bad else int(any(audit.problems for audit in self.audits))
+        """2 for an error, 1 for data or a resumed run that is not the same each time."""
+        is_other = self.resume is not None and not self.resume.equal
+        return 2 if self.bad else int(is_other or any(audit.problems for audit in self.audits))
 
 
 def _print_json(report: _Report) -> None:
@@ -166,6 +180,8 @@ def _print_json(report: _Report) -> None:
         extra["data"] = [asdict(audit) for audit in report.audits]
     if report.rehearsal is not None:
         extra["rehearsal"] = to_plain(report.rehearsal)
+    if report.resume is not None:
+        extra["resume"] = report.resume.verdict
     problems = to_json(report.found.problems)
     echo_json({"problems": problems, **extra} if extra else problems)
 
@@ -188,6 +204,11 @@ def _print_text(report: _Report, name: str) -> None:
         named = found.examiner.canonical(found.config) if found.has_signatures else None
         _show_fine(name, named, is_part=found.is_part)
     _show_audits(report.audits)
+    if report.resume is not None:
+        from assay.proof.differences import format_comparisons
+
+        echo("\n".join(["", *format_comparisons(report.resume.compared)]))
+        echo(f"resume: {report.resume.verdict}")
     if report.rehearsal is not None:
         echo("\n".join(["", *lines_of(report.rehearsal, color=color)]))
 
@@ -209,13 +230,14 @@ def _name(arguments: Sequence[str]) -> str:
 
 
 def _refuse_with_shape(
-    arguments: Sequence[str], *, defaults: bool, data: bool, rehearse: bool
+    arguments: Sequence[str], *, defaults: bool, data: bool, rehearse: bool, resume: bool
 ) -> None:
     """Raise InputError for what --shape leaves out, and for a Python config."""
     left_out = {
         "--defaults needs the signatures": defaults,
         "--data loads the data": data,
         "--rehearse builds the model": rehearse,
+        "--resume trains the model": resume,
     }
     for what, is_asked in left_out.items():
         if is_asked:
@@ -327,6 +349,13 @@ def _audit(config: Config) -> list[Audit]:
     from assay.compose import audit_data
 
     return audit_data(config)
+
+
+def _try_resume(config: Config, device: str | None) -> ResumeCheck:
+    from assay.compose import Launch
+    from assay.proof.verify_resume import check_resume
+
+    return check_resume(config, Launch(device=device), tell=lambda line: echo(line, err=True))
 
 
 def _rehearse(config: Config, asked: RehearsalRequest) -> Rehearsal:

@@ -30,7 +30,7 @@ _MOST_BYTES = 64 << 20
 
 @click.command(
     name="log",
-    help="Print the log of a run, or its events. `assay metrics` prints the numbers.",
+    help="Print the log of a run, or its output if it has no log, or its events.",
 )
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the run ends.")
@@ -85,7 +85,7 @@ def warn_of_damage(view: RunView) -> None:
 def _source(view: RunView, events: bool, as_json: bool) -> LogLines:
     if events:
         return _Events(view.folder.events, _event_object if as_json else event_lines)
-    return _Text(view.folder.log)
+    return _First(_Text(view.folder.log), _Text(view.folder.output))
 
 
 class LogLines(Protocol):
@@ -131,6 +131,20 @@ class _Text:
             visible(line)
             for line in data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")
         ]
+
+
+class _First:
+    """Lines of the first source that has some: of a script that only prints, of its output."""
+
+    def __init__(self, *sources: LogLines) -> None:
+        self._sources = sources
+
+    def more(self, *, to_the_end: bool = False) -> list[str]:
+        for source in self._sources:
+            if lines := source.more(to_the_end=to_the_end):
+                self._sources = (source,)
+                return lines
+        return []
 
 
 class _Events:

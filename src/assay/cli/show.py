@@ -209,8 +209,8 @@ def _facts(view: RunView) -> Iterator[str]:
         yield _fact("code", _code(view))
         if run.newest.exactness:
             yield _fact("exactness", f"data: {visible(run.newest.exactness)}")
-        if run.newest.code_state:
-            yield _fact("", f"your code: {visible(run.newest.code_state)}")
+        if run.newest.resume:
+            yield _fact("resume", visible(run.newest.resume))
     yield _fact("folder", visible(_short(view.path)))
 
 

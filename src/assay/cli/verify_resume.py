@@ -76,11 +76,14 @@ def command(
         for part in fold(line, width(sys.stdout)):
             echo(part)
     color = use_color(sys.stdout)
-    times = "once" if len(check.killed_at) == 1 else f"{len(check.killed_at)} times"
+    times = "once" if len(check.left_at) == 1 else f"{len(check.left_at)} times"
+    tried = ", ".join(map(str, check.resumed_from))
+    what = f": {check.steps} steps, killed {times}, resumed from {tried}"
+    what += f"; from {check.untried} steps it was not tried"
     if check.equal:
-        echo(paint("equal", "green bold", on=color) + f": {check.steps} steps, killed {times}")
+        echo(paint("equal", "green bold", on=color) + what)
         return 0
-    echo(paint("not equal", "red bold", on=color) + f": {check.steps} steps, killed {times}")
+    echo(paint("not equal", "red bold", on=color) + what)
     for line in _where(check):
         echo(line)
     if check.kept is not None:

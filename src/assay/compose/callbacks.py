@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.launch import Launch
 from assay.compose.loaders import splits_of
 from assay.compose.prepared_run import PreparedRun, evaluation_plan
+from assay.compose.resume_verdict import describe_resume
 from assay.compose.run_scope import RunScope, evaluation_of
 from assay.config import plain
 from assay.core.events import At, Event, Handler
@@ -29,8 +30,6 @@ from assay.store.layout import RunFolder
 
 if TYPE_CHECKING:
     from assay.engine import Display, Engine, Evaluate, Save
-    from assay.engine.callbacks.code_state import CodeState
-
 
 AnyRecorder = RunRecorder | NullRecorder
 
@@ -53,8 +52,6 @@ def add_callbacks(
     if saving and scope.sections.checkpoint.enabled:
         prepared.save = _make_save(prepared, recorder)
         bus.extend(prepared.save.handlers())
-    else:
-        bus.extend(_code_state(prepared, recorder).handlers())
     bus.extend(Throughput().handlers())
     if not any(isinstance(plugin.thing, Memory) for plugin in scope.plugins):
         bus.extend(Memory().handlers())
@@ -119,7 +116,6 @@ def _make_save(prepared: PreparedRun, recorder: AnyRecorder) -> Save:
         best=(best.metric, best.mode) if best is not None else None,
         on_best=set_best,
         background=section.background,
-        code_state=_code_state(prepared, recorder),
     )
 
 
@@ -169,8 +165,11 @@ def _opening_handler(prepared: PreparedRun, recorder: AnyRecorder, display: Disp
             warn(f"data.train is {exactness}. A run resumed from a checkpoint sees other data.")
         elif not isinstance(engine.source, Loader) or engine.source is not engine.state.dataloader:
             display.say(f"data.train: {exactness}")
-        if isinstance(recorder, RunRecorder):
-            recorder.set_exactness(exactness)
+        own = recorder if isinstance(recorder, RunRecorder) else None
+        resume = describe_resume(engine, own, prepared.scope.config)
+        display.say(f"resume: {resume}")
+        if own is not None:
+            own.set_exactness(exactness, resume)
 
     for loader in (engine.source, *loaders.values()):
         if isinstance(loader, Loader):
@@ -182,20 +181,6 @@ def _warn(prepared: PreparedRun, recorder: AnyRecorder, message: str) -> None:
     if isinstance(recorder, NullRecorder):
         prepared.say(message)
     recorder.tell(Warned(message=message, step=prepared.engine.state.step))
-
-
-def _code_state(prepared: PreparedRun, recorder: AnyRecorder) -> CodeState:
-    """Return the callback that says which state of the user's code no checkpoint keeps."""
-    from assay.engine.callbacks.code_state import MOST_NAMED, CodeState
-
-    def report(finding: str, warnings: list[str]) -> None:
-        if prepared.scope.is_first:
-            for message in warnings[:MOST_NAMED]:
-                _warn(prepared, recorder, message)
-        if isinstance(recorder, RunRecorder):
-            recorder.set_code_state(finding)
-
-    return CodeState(report)
 
 
 @contextmanager

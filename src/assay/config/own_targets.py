@@ -21,6 +21,7 @@ ALLOWED: Mapping[str, tuple[str, ...]] = {
             Task Throughput TorchSchedule WarmupCosine WarmupExponential WarmupLinear
             WarmupMultiStep WarmupPoly WarmupStep Weighted chain padded_vocabulary
         """,
+        "assay.engine.callbacks.witness": "ResumeWitness",
         "assay.engine.data.streams": """
             Batch Bucket Concat Filter FlatMap Length Map Mix Prefetch Shuffle SplitByWorker Take
         """,

@@ -29,7 +29,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Evaluation of a split. `partial` says how much of the split was used, when not all of it."""
+    """Evaluation of a split. `partial` says how much of the split was used, when not all of it.
+
+    `at_stop`: it was made as the run was cut short. A run that is resumed knows nothing of it.
+    """
 
     split: str
     step: int
@@ -37,6 +40,7 @@ class Evaluated:
     samples: int = 0
     seconds: float = 0.0
     partial: str = ""
+    at_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from assay.core.errors import RecordError
-from assay.core.facts import RunFact, check_metric_name
+from assay.core.facts import RunFact, Warned, check_metric_name
 
 
 class MediaKeeper(Protocol):
@@ -29,7 +28,7 @@ class MediaKeeper(Protocol):
         return self.keep("text", name, text, step)
 
     def table(
-        self, name: str, rows: Any, columns: Sequence[str] | None = None, step: int | None = None
+        self, name: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None
     ) -> str:
         """Keep rows as CSV: mappings, dataclasses, named tuples or sequences.
 
@@ -77,7 +76,7 @@ class Recorder(MediaKeeper, Protocol):
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Record several metrics at one step; on return they survive the death of this process.
 
-        Raises RecordError naming the metric whose value is not a number.
+        A value that is not a number is left out, and a warning names its metric.
         """
         ...
 
@@ -128,8 +127,8 @@ class MemoryRecorder(MediaKeeper):
             check_metric_name(name)
             try:
                 numbers.append((name, step, _number(value)))
-            except (TypeError, ValueError) as error:
-                raise RecordError(f"The value of {name!r} is no number: {value!r}.") from error
+            except (TypeError, ValueError):
+                self.tell(Warned(message=f"The value of {name!r} is no number: {value!r}."))
         self.points += numbers
 
     def tell(self, fact: RunFact) -> None:

@@ -112,8 +112,8 @@ class Attempt:
     seeds: Mapping[str, int] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     exactness: str = ""
-    code_state: str = ""
-    """State of the user's code that no checkpoint keeps, as far as the first steps show it."""
+    resume: str = ""
+    """The words on exact resume that its start printed."""
     made_by: str = ""
 
     @property

@@ -21,12 +21,13 @@ from typing import Any
 
 from assay.compose.checks import ensure_sound
 from assay.compose.launch import Launch
+from assay.compose.resume_verdict import keep_resume_verdict
 from assay.config import dump, from_plain, plain
 from assay.config.loading import Config
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import Started
-from assay.formats import run_file
+from assay.core.facts import Evaluated, Started
+from assay.formats import manifest, run_file
 from assay.formats.event_log import read_events
 from assay.formats.manifest import pointed_name
 from assay.formats.project import RUNS_DIR_VARIABLE
@@ -52,22 +53,43 @@ from assay.store.series import read_series
 _LOOK_S = 0.01
 
 
+CHECK_STEPS = 20
+"""Steps of `assay check --resume`, unless it is told otherwise."""
+
+_WITNESS = "ResumeWitness"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeCheck:
     """Outcome of a comparison.
 
-    `killed_at` are the steps that were completed at each kill, `resumed_from` those of the
-    checkpoints. `difference` is the first one of the traces and curves, and `cause` its cause.
-    `kept` is the folder with both runs when they differ, else None: it is gone.
+    `left_at` are the steps that were completed when the run was killed or stopped, `resumed_from`
+    those of the checkpoints. `difference` is the first one of the traces and curves, and `cause`
+    its cause. `kept` is the folder with both runs when they differ, else None: it is gone.
     """
 
     steps: int
-    killed_at: tuple[int, ...]
+    left_at: tuple[int, ...]
     compared: tuple[Comparison, ...]
     difference: Difference | None = None
     cause: Cause | None = None
     resumed_from: tuple[int, ...] = ()
     kept: Path | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Return "equal" with the steps that were tried, or the first difference."""
+        tried = ", ".join(map(str, sorted({*self.resumed_from} or {0})))
+        if self.equal:
+            return f"equal (resumed from step {tried} of {self.steps})"
+        # What is not kept is the reason for all else.
+        first = next(each for each in reversed(self.compared) if each.differences)
+        return f"not equal: {first.name}: {first.differences[0]}"
+
+    @property
+    def untried(self) -> int:
+        """Return from how many steps nothing was resumed."""
+        return self.steps - len({*self.resumed_from})
 
     @property
     def equal(self) -> bool:
@@ -101,17 +123,87 @@ def verify_resume(
 ) -> ResumeCheck:
     """Train a config twice, once with `kills` times kill -9, and compare both ends.
 
-    The killed run saves several times for each kill, and so that most fall between two checkpoints,
-    unless an override of the config says how often. InputError for a config whose end is decided by
-    a clock, or that is over too soon; AssayError for a run that fails by itself.
+    The kills cover the first epoch, the end of one, an evaluation and the last third of the run, as
+    far as there are so many; the period of its checkpoints is drawn, unless an override of the
+    config says how often. InputError for a config whose end is decided by a clock, or that is over
+    too soon; AssayError for a run that fails by itself.
+    """
+
+    def leave(trial: _Trial, whole: RunFolder, steps: int) -> tuple[RunFolder, list[int]]:
+        draw = random.Random(seed)
+        targets = sorted(_draw_kills(whole, steps, kills, draw))
+        saving = []
+        if not _is_overridden(config, "checkpoint.every="):
+            period = draw.randint(1, max(1, steps // (2 * (kills + 1))))
+            saving = [f"checkpoint.every={period} steps"]
+        return _kill_and_resume(trial, targets, draw, saving, tell)
+
+    return _compare_runs(config, launch or Launch(), leave, tell)
+
+
+def check_resume(
+    config: Config,
+    launch: Launch | None = None,
+    *,
+    tell: Callable[[str], None] = lambda line: None,
+) -> ResumeCheck:
+    """Train a config some steps, once left in the middle and resumed by a fresh OS process.
+
+    Errors as of `verify_resume`, with which it shares the experiment.
     """
     launch = launch or Launch()
+    launch = replace(launch, max_steps=launch.max_steps or CHECK_STEPS)
+
+    def leave(trial: _Trial, whole: RunFolder, steps: int) -> tuple[RunFolder, list[int]]:
+        with trial.start("killed", [], attempt=1, stop_at=steps // 2) as child:
+            child.wait()
+        folder = trial.folder_of("killed")
+        if run_file.read(folder.path).newest.to_step != steps // 2:
+            raise _failure(trial, "killed", child.returncode)
+        return trial.run("killed", [], attempt=2), [steps // 2]
+
+    return _compare_runs(config, launch, leave, tell)
+
+
+Leave = Callable[["_Trial", RunFolder, int], tuple[RunFolder, list[int]]]
+"""Trains the run that is left and resumed; returns its folder and the steps at which it was left"""
+
+
+def _compare_runs(
+    config: Config, launch: Launch, leave: Leave, tell: Callable[[str], None]
+) -> ResumeCheck:
+    """Train an undisturbed run, and one that `leave` leaves, in a temporary folder; compare them.
+
+    What was found is kept for the next start of the same config.
+    """
     config = ensure_sound(config)
     folder = Path(tempfile.mkdtemp(prefix="assay-verify-"))
     is_kept = False
     try:
-        check = _check_resume(_Trial(config, launch, folder), config, kills, seed, tell)
+        trial = _Trial(config, launch, folder)
+        begun = time.monotonic()
+        whole = trial.run("whole", [])
+        steps = run_file.read(whole.path).newest.to_step
+        if steps < 2:
+            raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
+        tell(f"uninterrupted: {steps} steps, {time.monotonic() - begun:.0f} s")
+        left, left_at = leave(trial, whole, steps)
+        if not left_at:
+            raise InputError(
+                "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+            )
+        found = first_in_records(RunView(whole.path), RunView(left.path))
+        check = ResumeCheck(
+            steps=steps,
+            left_at=tuple(left_at),
+            compared=_blame_code(compare_finished_runs(whole, left), trial, whole),
+            difference=found.difference,
+            cause=cause_of(found, {}),
+            resumed_from=tuple(each.from_step for each in run_file.read(left.path).attempts[1:]),
+            kept=folder,
+        )
         is_kept = not check.equal
+        keep_resume_verdict(config, launch, check.verdict)
         return check if is_kept else replace(check, kept=None)
     finally:
         with contextlib.suppress(OSError):
@@ -120,58 +212,54 @@ def verify_resume(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_resume(
-    trial: _Trial, config: Config, kills: int, seed: int, tell: Callable[[str], None]
-) -> ResumeCheck:
-    """Train both runs in the folder of a trial, and compare them."""
-    begun = time.monotonic()
-    whole = trial.run("whole", [])
-    seconds = time.monotonic() - begun
-    steps = run_file.read(whole.path).newest.to_step
-    if steps < 2:
-        raise InputError(f"The run is over after {steps} step: nothing can be interrupted.")
-    tell(f"uninterrupted: {steps} steps, {seconds:.0f} s")
-    draw = random.Random(seed)
-    period = (
-        0
-        if _is_overridden(config, "checkpoint.every=")
-        else _steps_between_checkpoints(steps, kills)
-    )
-    saving = [f"checkpoint.every={period} steps"] if period else []
-    first = min(period + 1, steps - 1)  # before the first checkpoint a run only begins again
-    targets = sorted(draw.randrange(first, steps) for _ in range(kills))
-    killed, killed_at = _kill_and_resume(trial, targets, draw, saving, tell)
-    if not killed_at:
-        raise InputError(
-            "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
+def _blame_code(
+    compared: tuple[Comparison, ...], trial: _Trial, whole: RunFolder
+) -> tuple[Comparison, ...]:
+    """Name the plain attributes that differ apart from the state of a run.
+
+    One that is another in a second undisturbed run as well, such as a time, says nothing.
+    """
+    prefix = f"{_WITNESS}: "
+    found = [name for each in compared for name in each.differences if name.startswith(prefix)]
+    if found:
+        again = compare_checkpoints(
+            _final_checkpoint(whole), _final_checkpoint(trial.run("again", []))
         )
-    found = first_in_records(RunView(whole.path), RunView(killed.path))
-    return ResumeCheck(
-        steps=steps,
-        killed_at=tuple(killed_at),
-        compared=compare_finished_runs(whole, killed),
-        difference=found.difference,
-        cause=cause_of(found, {}),
-        resumed_from=tuple(each.from_step for each in run_file.read(killed.path).attempts[1:]),
-        kept=trial.folder,
+        changing = {name for names in again.values() for name in names}
+        found = [name for name in found if name not in changing]
+    out = []
+    for each in compared:
+        rest = tuple(name for name in each.differences if not name.startswith(prefix))
+        out.append(replace(each, differences=rest))
+    unkept = tuple(
+        f"{name.removeprefix(prefix)} is not kept: list it in `keeps` of its class, or give it"
+        " state_dict and load_state_dict"
+        for name in found
     )
+    return (*out, Comparison(name="your code", differences=unkept))
+
+
+def _draw_kills(whole: RunFolder, steps: int, kills: int, draw: random.Random) -> list[int]:
+    """Draw steps after which a run is killed: one in each phase of it, as far as `kills` reach."""
+    events = [timed.fact for timed in read_events(whole.events)]
+    evaluated = [fact.step for fact in events if isinstance(fact, Evaluated)]
+    evaluated = [step for step in evaluated if 0 < step < steps]
+    epochs = max(1, manifest.read(_final_checkpoint(whole)).epoch)
+    ends = [round(steps / epochs * number) for number in range(1, epochs)]
+    last = steps - 1
+    phases = [
+        [*range(max(1, 2 * steps // 3), last + 1)],
+        [*range(1, max(2, min(last, round(steps / epochs))))],
+        ends,
+        evaluated,
+    ]
+    drawn = [draw.choice(phase) for phase in phases if phase][:kills]
+    return drawn + [draw.randint(1, last) for _ in range(kills - len(drawn))]
 
 
 def _is_overridden(config: Config, key: str) -> bool:
     """Return True if an override of the command line begins with a key."""
     return any(each.lstrip("+").startswith(key) for each in config.overrides)
-
-
-def _steps_between_checkpoints(steps: int, kills: int) -> int:
-    """Steps between two checkpoints, several for each kill; never so that the last step has one.
-
-    At a step a checkpoint is written before the epoch ends: the final one of the other run comes
-    after.
-    """
-    every = max(1, steps // (4 * (kills + 1)))
-    while steps % every == 0:
-        every += 1
-    return every
 
 
 def _kill_and_resume(
@@ -249,8 +337,8 @@ class _Trial:
         project: Project = make_project(folder)
         if settings is not None and settings.exists():
             shutil.copyfile(settings, project.settings)
-        self._config = folder / "config.toml"
-        self._config.write_text(_config_of_both(config), encoding="utf-8")
+        self._source = config
+        _config_of_both(config, 0)  # which refuses what cannot be compared
         self._user_dirs = [str(path.resolve()) for path in config.user_dirs if path.is_dir()]
         self._options = ["--quiet"]
         if launch.device is not None:
@@ -268,12 +356,14 @@ class _Trial:
 
     @contextlib.contextmanager
     def start(
-        self, name: str, overrides: Sequence[str], *, attempt: int
+        self, name: str, overrides: Sequence[str], *, attempt: int, stop_at: int = 0
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start an attempt: the first trains the config, the others resume its run."""
         if attempt == 1:
             dirs = [word for path in self._user_dirs for word in ("--user-dir", path)]
-            arguments = ["run", str(self._config), *dirs]
+            path = self.folder / f"{name}.toml"
+            path.write_text(_config_of_both(self._source, stop_at), encoding="utf-8")
+            arguments = ["run", str(path), *dirs]
         else:
             arguments = ["resume", str(self.folder_of(name).path)]
         with open(self._output_of(name), "wb") as said:
@@ -306,7 +396,7 @@ class _Trial:
         return self.folder / f"{name}.txt"
 
 
-def _config_of_both(config: Config) -> str:
+def _config_of_both(config: Config, stop_at: int) -> str:
     """Return the config of both runs as TOML: with checkpoints, digests of batches and traces."""
     values = plain(config.root)
     if "time" in values.get("train", {}):
@@ -315,11 +405,14 @@ def _config_of_both(config: Config) -> str:
             fix="+train.steps=1000 train.time=@delete",
         )
     plugins = values.get("plugins", [])
-    witness = {"type": "assay.engine.BatchDigest"}
+    witnesses: dict[str, Any] = {
+        "batch_digest": {"type": "assay.engine.BatchDigest"},
+        "witness": {"type": f"assay.engine.callbacks.witness.{_WITNESS}", "stop_at": stop_at},
+    }
     if isinstance(plugins, dict):
-        values["plugins"] = {**plugins, "batch_digest": witness}
+        values["plugins"] = {**plugins, **witnesses}
     else:
-        values["plugins"] = [*plugins, witness]
+        values["plugins"] = [*plugins, *witnesses.values()]
     saving: dict[str, Any] = {**values.get("checkpoint", {}), "enabled": True}
     if not _is_overridden(config, "checkpoint.every=") or saving.get("every") == "never":
         saving["every"] = "1 epoch"

@@ -42,9 +42,6 @@ def conditions(view: RunView) -> list[Condition]:
     return sorted(found, key=lambda each: order.index(each.kind))
 
 
-_YOURS = "state of your code"
-
-
 class _Conditions:
     """The conditions of one run, from its config, launch and environment."""
 
@@ -85,7 +82,6 @@ class _Conditions:
             remedy = "torch.manual_seed, numpy.random.seed and random.seed at its beginning"
             yield Condition(name="seed", value="not recorded", kind="code", why=why, remedy=remedy)
         yield from self._data()
-        yield from self._code_state()
         hashes = self.variables.get("PYTHONHASHSEED", "")
         if hashes.isdecimal():
             why = "a set of strings has one order in all OS processes"
@@ -120,19 +116,6 @@ class _Conditions:
             remedy = "train.steps or train.epochs in its place"
             value = str(self.train["time"])
             yield Condition(name="train.time", value=value, kind="trap", why=why, remedy=remedy)
-
-    def _code_state(self) -> Iterator[Condition]:
-        finding = self.attempt.code_state if self.attempt is not None else ""
-        for part in filter(None, finding.split("; ")):
-            claim, _, places = part.partition(": ")
-            if claim == "not kept":
-                why = "it changes with each step, and a resumed run begins it anew"
-                remedy = "a buffer, or a callback with state_dict and load_state_dict"
-                yield Condition(name=_YOURS, value=places, kind="trap", why=why, remedy=remedy)
-            elif claim == "unknown":
-                why = "it was set in a step and is in no checkpoint: a resumed run sets it anew"
-                remedy = "a buffer; a cache of what its arguments alone determine"
-                yield Condition(name=_YOURS, value=places, kind="code", why=why, remedy=remedy)
 
     def _kernels(self) -> Iterator[Condition]:
         if self.devices:

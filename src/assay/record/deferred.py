@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from assay.record.recordable import numbers_of, whole_step
+from assay.record.recordable import Report, numbers_of, whole_step
 
 MOST = 64
 OLDEST_S = 1.0
@@ -17,14 +17,15 @@ OLDEST_S = 1.0
 class DeferredRows:
     """Buffer of rows that logs them in order, at `MOST` rows or after `OLDEST_S` seconds."""
 
-    def __init__(self, log: Callable[[Mapping[str, float], int], None]) -> None:
+    def __init__(self, log: Callable[[Mapping[str, float], int], None], report: Report) -> None:
         self._log = log
+        self._report = report
         self._lock = threading.RLock()
         self._rows: list[tuple[dict[str, Any], int]] = []
         self._since = 0.0
 
     def add(self, values: Mapping[str, Any], step: int) -> None:
-        """Hold a row; RecordError at once for a value that is no number."""
+        """Hold a row; report a value that is no number at once."""
         whole = whole_step(step)
         # Copies: what a tensor holds must not change until it is fetched, and its graph must go at
         # once.
@@ -34,7 +35,8 @@ class DeferredRows:
             if _is_one_number(value)
         }
         others = numbers_of(
-            {name: 0.0 if name in tensors else value for name, value in dict(values).items()}
+            {name: 0.0 if name in tensors else value for name, value in dict(values).items()},
+            self._report,
         )
         with self._lock:
             if not self._rows:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, time
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import AssayError, InputError, RecordError
 from assay.core.facts import check_metric_name
 
 MAX_DEPTH = 50
@@ -23,8 +23,14 @@ MAX_I64 = (1 << 63) - 1
 _PLAIN_FIX = "give a number, text, a list or a table of them"
 
 
-def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
+Report = Callable[[AssayError], object]
+"""Function that is given the error of a value that is left out."""
+
+
+def recordable(value: Any, name: str, *, dates: bool = False, report: Report | None = None) -> Any:
     """Return `value` as plain data; raise InputError with `name` for what is none.
+
+    With `report` such an item of a table is left out, and its error reported.
 
     Scalars of numpy and torch are numbers, small arrays lists, sets sorted lists. Dataclasses,
     named tuples, namespaces and whatever has keys are tables. Paths, enums, dtypes, devices,
@@ -33,11 +39,14 @@ def recordable(value: Any, name: str, *, dates: bool = False) -> Any:
     >>> recordable({"day": date(2024, 1, 31), "sizes": {3, 1}, 2: 1j}, "config")
     {'day': '2024-01-31', 'sizes': [1, 3], '2': '1j'}
     """
-    return _ValueReader(name, dates).read(value, "", 0)
+    return _ValueReader(name, dates, report).read(value, "", 0)
 
 
-def numbers_of(values: Any) -> dict[str, float]:
-    """Return the numbers of a log call without graphs; RecordError names what is no number."""
+def numbers_of(values: Any, report: Report | None = None) -> dict[str, float]:
+    """Return the numbers of a log call without graphs; RecordError names what is no number.
+
+    With `report` that is left out instead, and its error reported.
+    """
     if not isinstance(values, Mapping):
         fix = 'log({"loss": 0.3}, step=1)'
         raise RecordError(f"`log` takes numbers by name, not {type(values).__name__}.", fix=fix)
@@ -55,7 +64,10 @@ def numbers_of(values: Any) -> dict[str, float]:
         except Exception as error:  # a foreign `__float__` may raise anything
             fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
             what = f"The value of {name!r} is no number: {name_value(value)}."
-            raise RecordError(what, fix=fix) from error
+            refused = RecordError(what, fix=fix)
+            if report is None:
+                raise refused from error
+            report(refused)
     return numbers
 
 
@@ -137,11 +149,16 @@ def _first_line(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:200].rstrip(".")
 
 
+class _TooMuchError(InputError):
+    """A value has too many items, or too many levels."""
+
+
 class _ValueReader:
     """Counts items and levels on the way down, so that a value that holds itself ends."""
 
-    def __init__(self, name: str, dates: bool) -> None:
+    def __init__(self, name: str, dates: bool, report: Report | None) -> None:
         self.name = name
+        self.report = report
         self.dates = dates
         self.items = 0
 
@@ -186,13 +203,18 @@ class _ValueReader:
         what = f"holds more than {MAX_ITEMS:,} values"
         if depth > MAX_DEPTH:
             what = "holds itself, or nests too deep"
-        raise InputError(f"`{self.name}` {what}.", fix="keep it as a file: run.artifact(...)")
+        raise _TooMuchError(f"`{self.name}` {what}.", fix="keep it as a file: run.artifact(...)")
 
     def table(self, items: Iterable[tuple[Any, Any]], inside: str, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in items:
             name = str(self.read(key, inside, depth + 1))
-            made[name] = self.read(item, f"{inside}.{name}", depth + 1)
+            try:
+                made[name] = self.read(item, f"{inside}.{name}", depth + 1)
+            except InputError as error:
+                if self.report is None or (depth and isinstance(error, _TooMuchError)):
+                    raise
+                self.report(error)
         return made
 
     def object(self, value: Any, inside: str, depth: int) -> Any:

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 _TEXTS = ("text", "table")
 """Kinds of artifacts that are texts made here; files are kept as they are."""
 
+_MOST_REPORTED = 1000
+"""Sentences about values that cannot be recorded: a step in a name makes a new one each time."""
+
 Listener = Callable[[Mapping[str, float], int], object]
 
 
@@ -83,10 +86,11 @@ class RunRecorder(MediaKeeper):
         self._watcher: FolderWatcher | None = None
         self._listeners: tuple[Listener, ...] = ()
         self._is_synced = False
+        self._reported: set[str] = set()
         self._home = RunHome(folder, lease)
         self._config_toml = _read_config(folder)
         # `self.log` is looked up at each call: a listener replaces it.
-        self._deferred = DeferredRows(lambda values, step: self.log(values, step))
+        self._deferred = DeferredRows(lambda values, step: self.log(values, step), self.report)
         self._background = BackgroundWork(self._deferred.flush_old, on_problem=self._trouble)
         self._worker = self._new_worker()
         self._log_file = logfile.open_log(folder.log, run.id, form, clean=self.secrets.clean)
@@ -109,6 +113,7 @@ class RunRecorder(MediaKeeper):
                 self.run.newest.number,
                 on_problem=self._trouble,
                 on_lost=self._lack,
+                on_refused=self.report,
                 clean_names=self.secrets.names,
             )
         except BaseException:  # raised again: only the open files must not leak
@@ -178,7 +183,9 @@ class RunRecorder(MediaKeeper):
         listeners, log = self._listeners, self._metrics.log
 
         def tell_all(values: Mapping[str, float], step: int = NO_STEP) -> None:
-            numbers = numbers_of(values)  # a listener that keeps a live loss would keep its graph
+            numbers = numbers_of(
+                values, self.report
+            )  # a listener that keeps a live loss would keep its graph
             log(numbers, step)
             for each in listeners:
                 each(numbers, step)
@@ -202,13 +209,9 @@ class RunRecorder(MediaKeeper):
         """Write the best checkpoint so far into `run.json`."""
         self._update(replace(self.run, best=best))
 
-    def set_exactness(self, exactness: str) -> None:
-        """Write into `run.json` how exactly this attempt can be resumed."""
-        self._update_attempt(exactness=exactness)
-
-    def set_code_state(self, finding: str) -> None:
-        """Write into `run.json` what state of the user's code no checkpoint keeps."""
-        self._update_attempt(code_state=finding)
+    def set_exactness(self, exactness: str, resume: str = "") -> None:
+        """Write into `run.json` how exactly data and run of this attempt can be resumed."""
+        self._update_attempt(exactness=exactness, resume=resume)
 
     def set_inputs(self, inputs: Mapping[str, Mapping[str, str]]) -> None:
         """Write into `run.json` what this attempt reads besides its code and config.
@@ -227,7 +230,11 @@ class RunRecorder(MediaKeeper):
     def set_value(self, name: str, value: Any) -> None:
         """Write a named result that is no curve into `run.json`."""
         check_text(name, "the name of a value")
-        plain = self.secrets.tree(recordable(value, name), name)
+        try:
+            plain = self.secrets.tree(recordable(value, name), name)
+        except InputError as error:
+            self.report(error)
+            return
         name = self.secrets.clean(name)
         with self._lock:
             self._update(replace(self.run, values={**self.run.values, name: plain}))
@@ -261,11 +268,18 @@ class RunRecorder(MediaKeeper):
         return keep_source(source, name, keep)
 
     def keep(self, kind: str, name: str, value: Any, step: int | None, **options: Any) -> str:
-        """Keep a value of one of the kinds of `MediaKeeper`, and return its digest."""
+        """Keep a value of one of the kinds of `MediaKeeper`, and return its digest.
+
+        A value that cannot be kept is reported, and has none: "".
+        """
         if kind != "video":
             from assay.record import media
 
-            value = media.encode(kind, value, **options)
+            try:
+                value = media.encode(kind, value, **options)
+            except InputError as error:
+                self.report(error)
+                return ""
         return self.artifact(value, name, kind="image" if kind == "images" else kind, step=step)
 
     def watch(
@@ -421,6 +435,13 @@ class RunRecorder(MediaKeeper):
                 # A value that JSON cannot hold now would keep the end from being written as well.
                 self.run = before
                 raise
+
+    def report(self, error: AssayError) -> None:
+        """Warn of a value that cannot be recorded, once for each sentence; nothing is raised."""
+        message = error.what if not error.fix else f"{error.what} ({error.fix})"
+        if message not in self._reported and len(self._reported) < _MOST_REPORTED:
+            self._reported.add(message)
+            self._trouble(message)
 
     def _trouble(self, message: str) -> None:
         """Warn of something that the user should know and that stops nothing."""

@@ -72,11 +72,6 @@ class Run(MediaKeeper):
         if self._recorder is not None:
             self._recorder.tell(fact)
 
-    def set_code_state(self, finding: str) -> None:
-        """Write what state of the user's code no checkpoint keeps, as a callback has found it."""
-        if self._recorder is not None:
-            self._recorder.set_code_state(finding)
-
     def log_later(self, values: Mapping[str, Any], step: int) -> None:
         """Log tensors on a device; they are fetched together, every 64 calls or second.
 

@@ -43,7 +43,7 @@ from assay.formats.metrics_file import (
     values_of_file,
 )
 from assay.record.lost_points import LostPoints
-from assay.record.recordable import NO_STEP, numbers_of, whole_step
+from assay.record.recordable import NO_STEP, Report, numbers_of, whole_step
 from assay.store.layout import refusal
 from assay.store.metrics_reader import refuse_old
 
@@ -86,7 +86,8 @@ class MetricsWriter:
 
     When there is no room, points are dropped and counted, and `on_problem` is told twice: when it
     begins, and what was lost when it is over. `on_lost` is told in a few words what the record
-    lacks for good. `clean_names` returns the names that are written in place of those that are
+    lacks for good, `on_refused` of a value that is no number and is left out; without it such a
+    call is refused. `clean_names` returns the names that are written in place of those that are
     logged, as many and all different.
     """
 
@@ -97,12 +98,14 @@ class MetricsWriter:
         *,
         on_problem: Callable[[str], None] = lambda message: None,
         on_lost: Callable[[str], None] = lambda what: None,
+        on_refused: Report | None = None,
         clean_names: Callable[[Sequence[str]], Sequence[str]] = list,
     ) -> None:
         self.path = path
         self.attempt = attempt
         self._on_problem = on_problem
         self._on_lost = on_lost
+        self._on_refused = on_refused
         self._clean_names = clean_names
         self._lost = LostPoints(on_problem, on_lost)
         self._lock = threading.RLock()
@@ -293,7 +296,7 @@ class MetricsWriter:
 
     def _log_slowly(self, values: Mapping[str, float], step: int) -> None:
         step = whole_step(step)
-        numbers = list(numbers_of(values).items())
+        numbers = list(numbers_of(values, self._on_refused).items())
         is_live = any(getattr(value, "requires_grad", False) for value in values.values())
         with self._lock:
             self._refuse_if_closed()

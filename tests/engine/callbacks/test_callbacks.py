@@ -40,7 +40,6 @@ from assay.engine import (
     Throughput,
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
-from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.debug_lines import CompileReport
 from assay.engine.loop.engine_state import capture_state, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
@@ -49,7 +48,6 @@ Make = Callable[[Path], Any]
 
 OBSERVERS: dict[str, Make] = {
     "BatchDigest": lambda folder: BatchDigest(),
-    "CodeState": lambda folder: CodeState(lambda finding, warnings: None),
     "CompileReport": lambda folder: CompileReport(lambda line: None),
     "Display": lambda folder: Display(logger=getLogger("test"), every="1 step", stream=StringIO()),
     "EMA": lambda folder: EMA(0.9),

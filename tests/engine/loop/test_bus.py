@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from assay.core.errors import InputError
 from assay.core.events import NEVER, Always, At, Event, Every, Handler, When
 from assay.engine import BatchDigest, EarlyStop, Evaluate
-from assay.engine.loop.bus import Bus, Firing, Point, bind_by_name, event_named, on
+from assay.engine.loop.bus import Bus, Point, Stage, bind_by_name, event_named, on
 from engine.toys import engine, loader
 
 
@@ -111,7 +111,7 @@ def test_a_handler_is_called_at_its_counts_and_no_others(
 )
 def test_asking_only_when_something_is_due_misses_nothing(whens: list[When], start: int) -> None:
     heard: list[tuple[int, int]] = []
-    point, now, asked = Point(Event.STEP_END, Firing()), [0], []
+    point, now, asked = Point(Event.STEP_END, Stage()), [0], []
     for number, when in enumerate(whens):
         handler = Handler(event=Event.STEP_END, fn=print, when=when)
         point.add(handler, lambda number=number: heard.append((now[0], number)))  # type: ignore[misc]
@@ -402,31 +402,49 @@ def test_what_is_no_handler_and_has_none_is_refused_with_what_to_give(wrong: obj
     assert "`handlers()`" in caught.value.fix
 
 
-def test_what_waits_for_its_turn_is_called_behind_its_priority_and_before_the_next(
+def test_what_is_asked_of_the_stage_is_done_after_all_handlers_of_the_outermost_event(
     bus: Bus,
 ) -> None:
     heard: list[str] = []
 
-    def put_off() -> None:
-        bus.firing.wait_for_turn(NEVER - 1, lambda: heard.append("last"))
-        bus.firing.wait_for_turn(5, lambda: heard.append("waited"))
+    def ask() -> None:
+        bus.stage.ask(lambda: bus.stage.ask(lambda: heard.append("last")))
+        bus.stage.ask(lambda: heard.append("asked"))
+        bus.fire(Event.EVAL_END)
 
-    bus.add(Handler(event=Event.STEP_END, fn=put_off))
-    for priority in (5, 6):
-        bus.add(noting(heard, str(priority), priority=priority))
+    bus.add(Handler(event=Event.STEP_END, fn=ask))
+    bus.add(Handler(event=Event.EVAL_END, fn=lambda: heard.append("inner")))
+    bus.add(noting(heard, "late", priority=10**6))
 
     fire(bus, Event.STEP_END, range(1, 2))
-    assert heard == ["5", "waited", "6", "last"]
+    assert heard == ["inner", "late", "asked", "last"]
 
-    bus.firing.wait_for_turn(5, lambda: heard.append("at once"))
+    bus.stage.ask(lambda: heard.append("at once"))
     assert heard[-1] == "at once"
 
 
-def test_an_error_in_what_waited_leaves_the_bus_between_two_events(bus: Bus) -> None:
-    bus.add(Handler(event=Event.STEP_END, fn=lambda: bus.firing.wait_for_turn(5, lambda: 1 / 0)))
+def test_after_a_handler_that_failed_nothing_is_done_and_the_state_is_known_to_be_none(
+    bus: Bus,
+) -> None:
+    heard: list[str] = []
+    bus.add(Handler(event=Event.STEP_END, fn=lambda: bus.stage.ask(lambda: heard.append("no"))))
+    bus.add(Handler(event=Event.STEP_END, fn=lambda: 1 / 0))
 
     with pytest.raises(ZeroDivisionError):
         fire(bus, Event.STEP_END, range(1, 2))
 
-    assert bus.firing.point is None
-    assert not bus.firing.waiting
+    assert (heard, bus.stage.has_failed) == ([], True)
+    bus.stage.ask(lambda: heard.append("between"))
+    assert heard == ["between"]
+    bus.start_at({})
+    assert not bus.stage.has_failed
+
+
+def test_an_error_in_what_was_asked_leaves_the_bus_between_two_events(bus: Bus) -> None:
+    bus.add(Handler(event=Event.STEP_END, fn=lambda: bus.stage.ask(lambda: 1 / 0)))
+
+    with pytest.raises(ZeroDivisionError):
+        fire(bus, Event.STEP_END, range(1, 2))
+
+    assert not bus.stage.is_under_way
+    assert not bus.stage.waiting

@@ -446,7 +446,7 @@ def taught() -> Any:
     gone_on, _ = train(Taught, resumed=saver.load(share=share_of(engine)))
     uncut, _ = train(Taught)
     return {
-        "process": [digest_state(own_parts(each)["modules"]) for each in (gone_on, uncut)],
+        "process": [digest_state(own_parts(each)["frozen"]) for each in (gone_on, uncut)],
         "criterion": [own_parts(each)["criterion"]["mean"].item() for each in (gone_on, uncut)],
         "model": [digest_state(own_parts(each)["model"]) for each in (gone_on, uncut)],
         "points": uncut.recorder.points,  # type: ignore[attr-defined]

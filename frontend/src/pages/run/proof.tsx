@@ -45,14 +45,8 @@ export function Proof({ run }: TabProps) {
       <dl className={styles.pairs}>
         {run.exactness && (
           <div>
-            <dt>exactness of data</dt>
+            <dt>resume</dt>
             <dd>{run.exactness}</dd>
-          </div>
-        )}
-        {run.codeState && (
-          <div>
-            <dt>state of your code</dt>
-            <dd>{run.codeState}</dd>
           </div>
         )}
         {run.configHash && (

@@ -170,8 +170,7 @@ function Title({ run }: { run: RunFacts }) {
         <Fact name="duration" value={duration((line.duration ?? 0) + (isLive ? Math.max(0, now - fetchedAt.at) : 0))} />
         {newest && newest.devices.length > 0 && <Fact name="device" value={newest.devices.join(", ")} />}
         {newest?.host && <Fact name="host" value={newest.host} />}
-        {run.exactness && <Fact name="exactness of data" value={run.exactness} />}
-        {run.codeState && <Fact name="state of your code" value={run.codeState} />}
+        {run.exactness && <Fact name="resume" value={run.exactness} />}
         {line.attempts > 1 && <Fact name="attempts" value={String(line.attempts)} />}
         {run.parent && <Fact name="of" value={run.parent} />}
         {line.reason && line.status !== "finished" && <Fact name="cause" value={line.reason} isBad />}

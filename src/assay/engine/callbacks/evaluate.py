@@ -95,10 +95,6 @@ class Evaluate:
             )
         return [periodic, Handler(event=Event.RUN_END, fn=self.finish, name="Evaluate")]
 
-    def items_called(self) -> list[Any]:
-        """Return the pipes: checkpoints keep the state of those that have one."""
-        return self.pipes.pipes
-
     def rehearse(self, engine: Engine) -> None:
         """Evaluate one batch of every split and drop what comes of it.
 
@@ -183,7 +179,9 @@ class Evaluate:
         fact = Evaluated(
             split=split, step=state.step, metrics=results, samples=samples, seconds=seconds
         )
-        engine.recorder.tell(replace(fact, partial=part_of(batches, self.limit)))
+        at_stop = state.stop.is_settled and engine.is_cut_short
+        fact = replace(fact, partial=part_of(batches, self.limit), at_stop=at_stop)
+        engine.recorder.tell(fact)
         engine.fire(Event.EVAL_END)
         state.split, state.dataloader = "", trained_on
 

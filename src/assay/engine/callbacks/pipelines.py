@@ -55,10 +55,6 @@ class Pipelines:
             if items
         ]
 
-    def items_called(self) -> list[Item]:
-        """Return all items."""
-        return [item for items in self.items.values() for item in items]
-
 
 class _Pipeline:
     """Items of one event, as a handler calls them."""

@@ -9,23 +9,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 from typing import Any, Literal
 
 from torch import nn
 
 from assay.core.errors import CheckpointError, InputError, PeerError, did_you_mean
-from assay.core.events import NEVER, Event, Handler
+from assay.core.events import Event, Handler
 from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder, Recorder
-from assay.engine.callbacks.code_state import CodeState
 from assay.engine.callbacks.evaluate import evaluated_splits
 from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
-from assay.engine.checkpoint.optimizer_state import NamedState
-from assay.engine.checkpoint.saver import Saver
-from assay.engine.checkpoint.state_trials import ModelTrial, try_optimizer_state
+from assay.engine.checkpoint.saver import Existing, Saver
 from assay.engine.checkpoint.tensor_file import Staging
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
@@ -34,10 +30,13 @@ from assay.engine.loop.state import State
 from assay.engine.numerics.dtensor import local_tensor
 from assay.engine.numerics.nan_debug import NonFiniteError
 from assay.engine.numerics.sparse import entries
-from assay.formats.manifest import Kind, Manifest, folder_of_step, pointed_name
+from assay.formats.manifest import Kind, Manifest, checkpoint_in, folder_of_step, pointed_name
 
 Mode = Literal["min", "max"]
 _LAST = 1000
+Moment = tuple[int, int, dict[str, int]]
+_KINDS: tuple[Kind, ...] = ("keypoint", "model", "checkpoint", "best")
+"""Kinds of checkpoints, that first which rotation spares longest."""
 _LOGGER = logging.getLogger("assay.checkpoint")
 
 
@@ -47,13 +46,16 @@ class Save:
     `failure` is why the newest one was not written, None if it was. The same failure again is told
     once more only for the final one.
 
-    `best`: the metric and mode that decide which evaluation was best. Its weights are saved once
-    the handlers of lower priority have seen the event in which it was made; it has to be made
-    between two steps.
+    A checkpoint is written after all handlers of the event in which it is due. After a handler
+    that failed none is: the run resumes from the one before, and does again what that one missed.
+    A run that is cut short (`Engine.is_cut_short`) is saved before the handlers of `run_end`: what
+    they do, the last evaluation for one, changes nothing of a run that is resumed.
+
+    `best`: the metric and mode that decide which evaluation was best. It has to be made between two
+    steps.
     `on_best` hears (metric, mode, value, step, checkpoint). In the `background` the training waits
     only until the state is copied to host memory, and for the save before if that is still being
-    written; the run ends when the last one is on disk. `code_state` looks in the first steps for
-    state of the user's code that the checkpoints lack.
+    written; the run ends when the last one is on disk.
     """
 
     def __init__(
@@ -64,7 +66,6 @@ class Save:
         best: tuple[str, Mode] | None = None,
         on_best: Callable[[str, Mode, float, int, str], None] | None = None,
         background: bool = True,
-        code_state: CodeState | None = None,
     ) -> None:
         self.saver = saver
         self.every = every
@@ -72,9 +73,10 @@ class Save:
         self.on_best = on_best
         self.last_step: int | None = None
         self.failure: CheckpointError | None = None
-        self.code_state = code_state if code_state is not None else CodeState()
         self._marked_step: int | None = None
-        self._model_trial: ModelTrial | None = None
+        self._moment: Moment | None = None
+        """Step, epoch and evaluations of the newest: of one step it may be of before its end."""
+        self._kind: Kind = "best"
         self._failed_step: int | None = None
         self._background = Background("assay-save") if background else None
         self._staging = Staging() if background else None
@@ -86,19 +88,19 @@ class Save:
         ]
         if self.every != "never":
             out += [
+                Handler(event=Event.RUN_END, fn=self.save_cut, priority=-_LAST, name="Save.cut"),
                 Handler(event=Event.RUN_END, fn=self.save_end, priority=10, name="Save"),
                 Handler(event=Event.EXCEPTION, fn=self.rescue, priority=10, name="Save.rescue"),
             ]
         if self.best is not None:
             out += [
-                Handler(event=Event.RUN_BEGIN, fn=self.mark_owed, priority=11, name="Save.best"),
+                Handler(event=Event.RUN_BEGIN, fn=self.mark_best, priority=11, name="Save.best"),
                 Handler(event=Event.EVAL_END, fn=self.judge, priority=10, name="Save.judge"),
             ]
         out += [
             Handler(event=Event.RUN_END, fn=self.wait_last, priority=_LAST, name="Save.wait"),
             Handler(event=Event.EXCEPTION, fn=self.wait, priority=_LAST, name="Save.wait"),
         ]
-        out += self.code_state.handlers()
         return [handler for handler in out if handler is not None]
 
     def why_unsaved(self, step: int) -> str:
@@ -110,34 +112,42 @@ class Save:
         return cause_of(self.failure) if self.failure is not None else "nothing was written"
 
     def rehearse(self, engine: Engine) -> None:
-        """Encode, decode and load the state in memory, to fail before the first step if it must."""
+        """Encode and decode the state in memory, to fail before the first step if it must."""
         for part, state in own_parts(engine).items():
             encoded = encode(state, path=part)
             decode(encoded.tree, encoded.tensors)
-        if engine.pipeline is None:
-            self._model_trial = ModelTrial(engine.process.model)
-            self._model_trial.try_state(engine.process.model)
-        if not engine.state.step:
-            for part, holder in engine.process.backward.parts(engine.process.model).items():
-                if isinstance(holder, NamedState):
-                    try_optimizer_state(holder.optimizer, part)
+        step = engine.state.step
+        there = checkpoint_in(self.saver.folder / folder_of_step(step))
+        if step and there.manifest is not None and not there.why and self.last_step is None:
+            self.last_step, self._moment = step, _moment(engine.state)
+            self._kind = there.manifest.kind
 
     def save(self, engine: Engine) -> None:
         """A checkpoint of this step; if it is the last one, the final one."""
-        self._write(engine, "checkpoint", final=engine.state.step == engine.state.max_steps)
+        final = engine.state.step == engine.state.max_steps
+        engine.bus.stage.ask(lambda: self._write(engine, "checkpoint", final=final))
+
+    def save_cut(self, engine: Engine) -> None:
+        """A checkpoint of a run that is cut short, before other handlers see its end."""
+        if engine.is_cut_short:
+            self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
 
     def save_end(self, engine: Engine) -> None:
-        """A checkpoint of the end, which is the final one unless the run was only interrupted."""
-        self._write(engine, "checkpoint", final=not engine.state.stop.interrupts)
+        """The final checkpoint; with what was evaluated since one of this step was written."""
+        if not engine.is_cut_short:
+            engine.bus.stage.ask(lambda: self._write(engine, "checkpoint", final=True))
 
     def judge(self, engine: Engine) -> None:
         """Remember whether the newest evaluation is the best so far; nan never is.
 
+        One that is made as the run is cut short decides nothing: a resumed run knows nothing of it.
         InputError within a step: no checkpoint keeps the weights that were measured.
         """
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
+        if state.stop.is_settled and engine.is_cut_short:
+            return
         # It is nan if its split comes later, or if the name is wrong.
         value = state.metrics.get(metric, math.nan)
         known = math.inf if mode == "min" else -math.inf
@@ -152,9 +162,9 @@ class Save:
                     ' engine.on("step_end", every=100)(evaluate.run).',
                 )
             state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
-        engine.bus.firing.wait_for_turn(11, partial(self.save_best, engine))
+        engine.bus.stage.ask(lambda: self.save_best(engine))
 
-    def mark_owed(self, engine: Engine) -> None:
+    def mark_best(self, engine: Engine) -> None:
         """Mark the checkpoint that the run resumes from, if it is the best and nobody did."""
         marked, writers = self.saver.best(), self.saver.writers
         if writers is not None:
@@ -191,14 +201,14 @@ class Save:
 
     def keypoint(self, engine: Engine) -> None:
         """A checkpoint that rotation never deletes."""
-        self._write(engine, "keypoint")
+        engine.bus.stage.ask(lambda: self._write(engine, "keypoint"))
 
     def rescue(self, engine: Engine) -> None:
         """Write the state of the last step, if the failure has left it whole.
 
         After a step that was not finite this is a keypoint. A failure between two steps, as of
-        loading, of an evaluation or of a handler, leaves a checkpoint, here or on another rank: a
-        rank that finds a peer gone before its own update still has the weights of the last step.
+        loading, leaves a checkpoint, here or on another rank: a rank that finds a peer gone before
+        its own update still has the weights of the last step. One of a handler leaves none.
         Where ranks write a checkpoint together there is none, as the failed one cannot take part.
         """
         error = engine.state.error
@@ -206,6 +216,7 @@ class Save:
             is_whole = not engine.is_in_step or (
                 isinstance(error, PeerError) and engine.is_between_steps
             )
+            is_whole = is_whole and not engine.bus.stage.has_failed
             if is_whole and isinstance(error, Exception) and self.saver.writers is None:
                 if engine.state.step and engine.state.step != self.last_step:
                     self._write(engine, "checkpoint")
@@ -221,12 +232,12 @@ class Save:
             )
             engine.recorder.tell(Warned(message=message, step=engine.state.step))
         else:
-            self.keypoint(engine)
+            self._write(engine, "keypoint")
 
     def wait_last(self, engine: Engine) -> None:
-        """Return when everything is on disk; wait again for what later handlers save."""
-        self.wait()
-        engine.bus.firing.wait_for_turn(NEVER - 1, self.wait)
+        """Return when everything is on disk, also what later handlers ask to save."""
+        stage = engine.bus.stage
+        stage.ask(lambda: stage.ask(self.wait))
 
     def wait(self) -> None:
         """Return when everything is on disk."""
@@ -247,15 +258,20 @@ class Save:
         step = engine.state.step
         is_best = best is not None or _is_best(engine.state)
         write: Callable[[], Manifest] | None = None
-        if self.last_step != step:
+        moment = _moment(engine.state)
+        if self._moment != moment:
             self.wait()  # what was copied last is being written from where the next copy goes
             with _checkpoint_events(engine):
                 try:
-                    write = self._prepare(engine, kind, final=final)
+                    existing: Existing = "keep"
+                    if self.last_step == step:
+                        existing, kind = "replace", min(kind, self._kind, key=_KINDS.index)
+                    write = self._prepare(engine, kind, final=final, existing=existing)
                 except CheckpointError as error:
                     self._tell_failure(recorder, error, step, final=final)
                     return
-        self.last_step = step
+        if write is not None:
+            self.last_step, self._moment, self._kind = step, moment, kind
 
         def job() -> None:
             if write is None and self._failed_step == step:
@@ -281,10 +297,11 @@ class Save:
         else:
             job()
 
-    def _prepare(self, engine: Engine, kind: Kind, *, final: bool) -> Callable[[], Manifest]:
+    def _prepare(
+        self, engine: Engine, kind: Kind, *, final: bool, existing: Existing
+    ) -> Callable[[], Manifest]:
         """Encode the state of the engine now; return the function that writes it."""
         state = engine.state
-        self._try_changed_model(engine)
         info = {
             name: value
             for name, value in state.metrics.items()
@@ -297,21 +314,9 @@ class Save:
             kind=kind,
             info=info,
             final=final,
+            existing=existing,
             staging=self._staging,
         )
-
-    def _try_changed_model(self, engine: Engine) -> None:
-        """Say once if the model has become one that its checkpoints cannot be loaded into."""
-        if self._model_trial is None:
-            return
-        try:
-            self._model_trial.try_changed(engine.process.model)
-        except CheckpointError as error:
-            self._model_trial = None
-            message = f"No run can resume from its checkpoints any more: {error}"
-            if isinstance(engine.recorder, NullRecorder):
-                _LOGGER.warning(message)
-            engine.recorder.tell(Warned(message=message, step=engine.state.step))
 
     @contextmanager
     def _report_failure(self, recorder: Recorder, step: int, *, final: bool) -> Iterator[None]:
@@ -351,6 +356,10 @@ def _checkpoint_events(engine: Engine) -> Iterator[None]:
         yield
     finally:
         engine.fire(Event.CHECKPOINT_END)
+
+
+def _moment(state: State) -> Moment:
+    return state.step, state.epoch, dict(state.evaluated)
 
 
 def _is_best(state: State) -> bool:

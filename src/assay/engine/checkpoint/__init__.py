@@ -7,6 +7,4 @@
                   newest or best
 `together`        a checkpoint that several processes write, a file each
 `weights`         checkpoints put into models and optimizers, from folders and from other files
-`state_trials`    states loaded again before the first step, as a resumed run would do
-`hidden_state`    state of the user's code that no checkpoint keeps
 """

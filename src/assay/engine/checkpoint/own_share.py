@@ -26,7 +26,7 @@ from assay.formats.manifest import CheckpointPart, ManifestFile, Shard, ShardedT
 DIVIDED_PARTS = ("model", "optimizer", "EMA")
 """Parts that take slices; every other part is given whole tensors, whatever holds its state."""
 
-PROCESS_PARTS = ("criterion", "modules")
+PROCESS_PARTS = ("criterion", "process", "frozen")
 """Parts of a process beside its model, whole on each rank. What they hold under the name of a
 weight is no weight of the model: a teacher has the same names."""
 

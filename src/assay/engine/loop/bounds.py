@@ -81,14 +81,25 @@ class Bounds:
 
     def reached_limit(self, state: State) -> str:
         """Return the bound that a run has reached, such as "limit of 5 epochs"; "" for none."""
-        steps = _least(self.steps, self.max_steps)
-        if steps is not None and state.step >= steps:
-            return f"limit of {count(steps, 'step')}"
+        if self.max_steps is not None and self.cut(state):
+            return f"limit of {count(self.max_steps, 'step')}"
+        if self.steps is not None and state.step >= self.steps:
+            return f"limit of {count(self.steps, 'step')}"
         if self.epochs is not None and state.epoch >= self.epochs:
             return f"limit of {count(self.epochs, 'epoch')}"
         if self.samples is not None and state.samples >= self.samples:
             return f"limit of {count(self.samples, 'sample')}"
         return f"limit of {self.seconds:g} s" if self.seconds is not None else ""
+
+    def cut(self, state: State) -> bool:
+        """Return whether `max_steps` alone ends a run here, which is to be resumed."""
+        reached = (
+            (self.steps is not None and state.step >= self.steps)
+            or (self.epochs is not None and state.epoch >= self.epochs)
+            or (self.samples is not None and state.samples >= self.samples)
+        )
+        is_there = self.max_steps is not None and state.step >= self.max_steps
+        return is_there and not reached and not state.stop.reason
 
     def recount(self, state: State, source: Source) -> None:
         """Count the rest of a resumed epoch in batches of the current size.

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from operator import itemgetter
 from typing import Any, Protocol, TypeVar
 
 from assay.core.errors import InputError, did_you_mean
@@ -31,72 +30,40 @@ class _Listener:
 _FOR_OTHERS = "assay.compat."
 """Room whose handlers call what others have written."""
 
-_OWED = (Event.STEP_END, Event.EPOCH_END)
-"""Events that a resumed run does not fire again, of those between two steps."""
 
+class Stage:
+    """Calls that are made once all handlers of the outermost event were called: the saves.
 
-class Firing:
-    """Outermost event that is being fired, and how far its handlers were called.
-
-    After an error it stays as it was then. `wait_for_turn` puts a call off to its place in it.
+    After an error in a handler they are not made, and `has_failed` stays True: what stands behind
+    that handler was not called, so the state is none to resume from.
     """
 
-    __slots__ = ("count", "failed", "listeners", "place", "point", "waiting")
+    __slots__ = ("has_failed", "is_under_way", "waiting")
 
     def __init__(self) -> None:
-        self.point: Point | None = None
-        """None between two events."""
-        self.count = 0
-        self.listeners: Sequence[_Listener] = ()
-        self.place = 0
-        self.failed: Owed | None = None
-        self.waiting: list[tuple[int, Callable[[], Any]]] = []
+        self.is_under_way = False
+        self.has_failed = False
+        self.waiting: list[Callable[[], Any]] = []
 
-    def enter(self, point: Point, count: int) -> None:
-        """Begin an event that is not within another one."""
-        self.point, self.count, self.listeners, self.place = point, count, point.listeners, 0
-
-    def fail(self) -> None:
-        """Note what was not called when an error ended the event."""
-        self.waiting = []
-        self.failed = self.failed or self.find_owed(lambda handler: True, after=False)
-
-    def wait_for_turn(self, priority: int, call: Callable[[], Any]) -> None:
-        """Make a call after the handlers of this priority; at once if no event is being fired."""
-        if self.point is not None:
-            self.waiting.append((priority, call))
+    def ask(self, call: Callable[[], Any]) -> None:
+        """Make a call after all handlers of the event under way; at once between two events."""
+        if self.is_under_way:
+            self.waiting.append(call)
         else:
             call()
 
-    def call_waiting(self, before: int) -> None:
-        """Make the calls that wait for their turn before handlers of this priority."""
-        while due := [each for each in self.waiting if each[0] < before]:
-            first = min(due, key=itemgetter(0))
-            self.waiting.remove(first)
-            first[1]()
+    def fail(self) -> None:
+        """End an event whose handlers were not all called."""
+        self.has_failed, self.waiting = True, []
 
-    def find_owed(self, is_owed: Callable[[Handler], bool], *, after: bool = True) -> Owed | None:
-        """Return those handlers of the event that were not called yet and `is_owed` accepts.
-
-        `after`: not the one that is being called.
-        """
-        if self.point is None or self.point.event not in _OWED:
-            return None
-        names = [
-            listener.handler.name
-            for listener in self.listeners[self.place + after :]
-            if listener.handler.when.next(self.count) == self.count and is_owed(listener.handler)
-        ]
-        return Owed(self.point.event, self.count, tuple(names)) if names else None
-
-
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """Handlers of an event that were not called before a checkpoint was written, by name."""
-
-    event: Event
-    count: int
-    names: tuple[str, ...]
+    def make_calls(self) -> None:
+        """Make the calls that wait, in their order, and those that they ask for."""
+        self.is_under_way = True
+        try:
+            while self.waiting:
+                self.waiting.pop(0)()
+        finally:
+            self.is_under_way, self.waiting = False, []
 
 
 class Point:
@@ -105,11 +72,11 @@ class Point:
     The loop runs `if point.due <= count: point.fire(count)`: one comparison when nothing is due.
     """
 
-    __slots__ = ("due", "event", "firing", "listeners")
+    __slots__ = ("due", "event", "listeners", "stage")
 
-    def __init__(self, event: Event, firing: Firing) -> None:
+    def __init__(self, event: Event, stage: Stage) -> None:
         self.event = event
-        self.firing = firing
+        self.stage = stage
         self.listeners: list[_Listener] = []
         self.due = NEVER
 
@@ -141,26 +108,20 @@ class Point:
             for listener in self.listeners
         )
 
-    def fire(self, count: int, places: Collection[int] | None = None) -> None:
-        """Call all handlers that are due, in order; of a resumed event only those at `places`.
+    def fire(self, count: int) -> None:
+        """Call all handlers that are due, in order; an exception gains a note of handler and event.
 
-        An exception gains a note that names handler and event.
+        What was asked of the stage is done after those of the outermost event.
         """
         listeners, due = self.listeners, NEVER
-        firing = self.firing
-        is_outermost = firing.point is None
-        if is_outermost:
-            firing.enter(self, count)
+        stage = self.stage
+        is_outermost, stage.is_under_way = not stage.is_under_way, True
         try:
-            for place, listener in enumerate(listeners):
+            for listener in listeners:
                 if listener.due < count:  # added while the run was under way
                     listener.due = listener.handler.when.next(count)
-                if listener.due == count if places is None else place in places:
+                if listener.due == count:
                     listener.due = listener.handler.when.next(count + 1)
-                    if is_outermost:
-                        firing.place = place
-                        if firing.waiting:
-                            firing.call_waiting(listener.handler.priority)
                     try:
                         listener.call()
                     except BaseException as error:  # whatever it is goes up as it came, with a note
@@ -169,28 +130,15 @@ class Point:
                         raise
                 due = min(due, listener.due)
             self.due = due if self.listeners is listeners else 0  # 0: ask what was just added
-            if is_outermost:
-                firing.place = len(listeners)
-                if firing.waiting:
-                    firing.call_waiting(NEVER)
         except BaseException:
             if is_outermost:
-                firing.fail()
+                stage.fail()
             raise
         finally:
             if is_outermost:
-                firing.point = None
-
-    def fire_owed(self, owed: Owed) -> None:
-        """Call those handlers that were not called before the checkpoint of this run."""
-        names = list(owed.names)
-        places = set()
-        # From behind: of several with one name the last were not called.
-        for place, listener in reversed(list(enumerate(self.listeners))):
-            if listener.handler.name in names:
-                names.remove(listener.handler.name)
-                places.add(place)
-        self.fire(owed.count, places)
+                stage.is_under_way = False
+        if is_outermost and stage.waiting:
+            stage.make_calls()
 
 
 class Listens(Protocol):
@@ -206,12 +154,12 @@ class Bus:
         self._bind = bind
         self._epoch_length = epoch_length
         self._num_fired: Counter[Event] = Counter()
-        self.firing = Firing()
-        self.points = {event: Point(event, self.firing) for event in Event}
+        self.stage = Stage()
+        self.points = {event: Point(event, self.stage) for event in Event}
 
     def start_at(self, counts: Mapping[Event, int]) -> None:
         """Begin or resume a run: events before these counts were fired before."""
-        self.firing.failed = None
+        self.stage.has_failed = False
         for event, count in counts.items():
             self.points[event].start_at(count)
 
@@ -241,10 +189,6 @@ class Bus:
                 fix='Write steps, as in "100 steps".',
             )
         return replace(handler, when=replace(handler.when, epoch_length=self._epoch_length))
-
-    def fire_owed(self, owed: Owed) -> None:
-        """Call the handlers that an earlier attempt had not called when its checkpoint was made."""
-        self.points[owed.event].fire_owed(owed)
 
     def on(
         self, event: str, *, when: When, priority: int

@@ -284,6 +284,11 @@ class Engine(TrainLoop):
         self.times.add(name, seconds)
 
     @property
+    def is_cut_short(self) -> bool:
+        """True where only this launch ends the run: `max_steps`, or a stop that interrupts it."""
+        return self.state.stop.interrupts or self.bounds.cut(self.state)
+
+    @property
     def lasting_flag(self) -> Tensor | None:
         """Device flag, set by the first non-finite step; None if every loss is read at once."""
         return self.results.lasting_flag
@@ -320,9 +325,6 @@ class Engine(TrainLoop):
         self.process.train()
         self.bus.start_at(state.event_counts())
         self.fire(Event.RUN_BEGIN)
-        if state.owed is not None:
-            owed, state.owed = state.owed, None
-            self.bus.fire_owed(owed)
 
     def _signals(self) -> AbstractContextManager[Signals]:
         """Return the context in which signals end this run in order; none if a `stop` was given."""

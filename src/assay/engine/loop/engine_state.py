@@ -8,21 +8,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
-from assay.core.errors import CheckpointError, InputError
+from assay.core.errors import AssayError, CheckpointError, InputError
 from assay.core.facts import Warned
+from assay.core.formatting import name_some
 from assay.engine.checkpoint.codec import digest_state
 from assay.engine.checkpoint.optimizer_state import put_settings, settings_of
 from assay.engine.checkpoint.own_share import PROCESS_PARTS, Share
 from assay.engine.checkpoint.saver import Saver
 from assay.engine.checkpoint.weights import load_model_state
+from assay.engine.loop.kept import ModuleState, Walk, has_state, name_of, plain_attributes
 from assay.engine.loop.run_parts import RunParts
 from assay.engine.numerics.dtensor import distribute_state_like, is_dtensor
-from assay.engine.optim.optimizer_step_base import Stateful
+from assay.engine.optim.optimizer_step_base import OptimizerStepBase, Stateful
 from assay.engine.optim.schedules import TorchSchedule
 
-PARTS = ("model", "optimizer", "schedule", "scaler", "backward", "criterion", "modules", "state")
+PARTS = ("model", "optimizer", "schedule", "scaler", "backward", *PROCESS_PARTS, "state")
 """Parts of an engine's own state; of several optimizers each has a part of its own, as
 `optimizer.critic`."""
 
@@ -39,31 +40,14 @@ def capture_state(engine: RunParts) -> dict[str, Any]:
 def own_parts(engine: RunParts) -> dict[str, Any]:
     """Return the same of what this OS process has of the model."""
     model, backward = engine.process.model, engine.process.backward
-    state = {**engine.state.state_dict(), **_owed_handlers(engine)}
+    of_process, others = _find_all(engine)
+    state = engine.state.state_dict()
     if engine.state.left_out:
         state["left_out"] = engine.state.left_out
     parts = {"model": model.state_dict(), "state": state}
     parts |= {name: part.state_dict() for name, part in backward.parts(model).items()}
-    parts |= process_state(engine.process)
-    return parts | {name: listener.state_dict() for name, listener in stateful(engine).items()}
-
-
-def _owed_handlers(engine: RunParts) -> dict[str, Any]:
-    """Return the handlers of the event being fired that a resumed run has to call.
-
-    After an error all that were not called, else those whose state is kept as of before their call.
-    """
-    owners = list(stateful(engine).values())
-    owed = (
-        engine.state.owed
-        or engine.bus.firing.failed
-        or engine.bus.firing.find_owed(
-            lambda handler: any(getattr(handler.fn, "__self__", None) is owner for owner in owners)
-        )
-    )
-    if owed is None:
-        return {}
-    return {"owed": {"event": str(owed.event), "count": owed.count, "names": list(owed.names)}}
+    parts |= _process_parts(engine.process, of_process)
+    return parts | {name: _state_of(each, name) for name, each in others.items()}
 
 
 def share_of(engine: RunParts) -> Share | None:
@@ -118,7 +102,8 @@ def restore(
             holder.begin_anew(parts.get(name, {}))
         elif name in parts:
             holder.load_state_dict(parts[name])
-    load_process_state(engine.process, parts)
+    states = {**parts.get(PROCESS, {}), **parts.get(FROZEN, {})}
+    _load_process(engine.process, _find_all(engine)[0], parts, states)
     engine.state.load_state_dict(parts["state"])
     restore_listeners(engine, parts)
 
@@ -246,103 +231,148 @@ def as_stateful(thing: Any) -> Stateful:
     )
 
 
-def has_state(thing: Any) -> bool:
-    """Return True for an object that gives its state and takes it back."""
-    names = ("state_dict", "load_state_dict")
-    return not isinstance(thing, type) and all(callable(getattr(thing, n, None)) for n in names)
-
-
 def stateful(engine: RunParts) -> dict[str, Stateful]:
-    """The data, if they have a state, the listeners that have one, and what the engine was given.
+    """The data, if they have a state, and what is kept of the listeners and by `Engine.keep`.
 
-    By the name of their part: that of a listener is its class, numbered from the second on. With a
-    listener go the objects that it calls, which its `items_called()` returns.
+    By the name of their part: the class of the object, numbered from the second on.
     """
-    found: dict[str, Stateful] = {}
+    return _find_all(engine)[1]
+
+
+def _find_all(engine: RunParts) -> tuple[dict[str, Stateful], dict[str, Stateful]]:
+    """Return what is kept of the process by path, and of all others by the name of their part."""
     data: Any = engine.source
-    if has_state(data):
-        found["data"] = data
-    # Modules and optimizers of the engine are parts already.
-    listening: list[Any] = [
-        owner for owner in engine.bus.owners(object) if not isinstance(owner, nn.Module | Optimizer)
+    roots: list[Any] = [
+        getattr(handler.fn, "__self__", handler.fn) for handler in engine.bus.order()
     ]
-    callers = [owner for owner in listening if hasattr(owner, "items_called")]
-    called = [each for caller in callers for each in caller.items_called()]
-    for owner in [*listening, *called, *engine.kept]:
-        if has_state(owner) and not any(owner is each for each in found.values()):
-            kind = re.sub(r"[^A-Za-z0-9_]", "_", type(owner).__name__)
+    dataset = getattr(data, "dataset", None)
+    others = [each for each in [*roots, *engine.kept] if has_state(each)]
+    walk = Walk([*_known_of(engine.process), data, engine.state.dataloader, *others])
+    of_process = walk.find(engine.process)
+    found: dict[str, Stateful] = {"data": data} if has_state(data) else {}
+    known = {id(each) for each in _known_of(engine.process)}
+    for root in [*roots, dataset, *engine.kept]:
+        is_new = has_state(root) and id(root) not in known
+        each = {"": root} if is_new and not any(root is known for known in found.values()) else {}
+        for holder in (each | walk.find(root)).values():
+            kind = re.sub(r"[^A-Za-z0-9_]", "_", name_of(holder))
             names = [kind, *(f"{kind}.{number}" for number in range(2, len(found) + 3))]
             free = (name for name in names if name not in found and not is_of_engine(name))
-            found[next(free)] = owner
-    return found
+            found[next(free)] = holder
+    return of_process, found
 
 
-CRITERION, MODULES = PROCESS_PARTS
-_ADAPTED = ("thing", "wrapper", "step")
-"""Attributes in which the engine's adapters hold the user's object."""
+def _known_of(process: Any) -> list[Any]:
+    """Return the objects of a process that have parts of their own in a checkpoint."""
+    known: list[Any] = []
+    for whole in (getattr(process, "model", None), getattr(process, "criterion", None)):
+        if isinstance(whole, nn.Module):
+            known += whole.modules()
+    backward = getattr(process, "backward", None)
+    if isinstance(backward, OptimizerStepBase):
+        for holder in backward.parts(process.model).values():
+            known += [holder, *getattr(holder, "__dict__", {}).values()]
+        known += backward.optimizers.values()
+    return known
+
+
+CRITERION, PROCESS, FROZEN = PROCESS_PARTS
 
 
 def process_state(process: object) -> dict[str, Any]:
     """Return the checkpoint parts of a process beside its model; empty if it has none.
 
-    They are the state of `process.criterion`, and of the modules among its attributes, by name: a
-    teacher, say, that follows the model.
+    They are the state of `process.criterion`, and of all that can be reached from the process.
+    """
+    return _process_parts(process, Walk(_known_of(process)).find(process))
+
+
+def _process_parts(process: object, kept: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Return the state of a process. Modules that are not trained are a part of their own.
+
+    Its file is linked to that of the checkpoint before while it is equal.
     """
     criterion: Any = getattr(process, "criterion", None)
-    state = criterion.state_dict() if hasattr(criterion, "state_dict") else {}
-    modules = {name: module.state_dict() for name, module in own_modules(process).items()}
-    parts = {CRITERION: dict(state), MODULES: {name: of for name, of in modules.items() if of}}
+    state = dict(criterion.state_dict()) if hasattr(criterion, "state_dict") else {}
+    parts: dict[str, Any] = {CRITERION: state, PROCESS: {}, FROZEN: {}}
+    for path, holder in kept.items():
+        is_frozen = isinstance(holder, ModuleState) and holder.is_frozen
+        if state := _state_of(holder, f"process.{path}"):
+            parts[FROZEN if is_frozen else PROCESS][path] = state
     return {name: part for name, part in parts.items() if part}
 
 
+def _state_of(holder: Stateful, where: str) -> dict[str, Any]:
+    try:
+        return holder.state_dict()
+    except (AssayError, MemoryError):
+        raise
+    except Exception as error:  # whatever a class of the user raises
+        raise CheckpointError(
+            f"state_dict of {name_of(holder)} raised {type(error).__name__}: {error}.",
+            where=where,
+            fix="Let it return plain data, tensors or arrays at any step.",
+        ) from error
+
+
 def load_process_state(process: object, parts: Mapping[str, Any]) -> None:
-    """Give criterion and modules their state back. CheckpointError when it is that of others."""
+    """Give criterion and modules their state back. CheckpointError when it is that of others.
+
+    Nothing else of the process: it is to be evaluated.
+    """
+    kept = Walk(_known_of(process)).find(process)
+    modules = {path: each for path, each in kept.items() if isinstance(each, ModuleState)}
+    states = {**parts.get(PROCESS, {}), **parts.get(FROZEN, {})}
+    _load_process(process, modules, parts, {name: states[name] for name in modules.keys() & states})
+
+
+def _load_process(
+    process: object,
+    kept: Mapping[str, Stateful],
+    parts: Mapping[str, Any],
+    states: Mapping[str, Any],
+) -> None:
+    """Load what is kept of a process; CheckpointError if one side lacks what the other has."""
     criterion: Any = getattr(process, "criterion", None)
     if CRITERION in parts and hasattr(criterion, "load_state_dict"):
         try:
             criterion.load_state_dict(parts[CRITERION])
         except (RuntimeError, KeyError) as error:
             raise CheckpointError(f"The checkpoint does not fit the criterion: {error}") from error
-    modules = own_modules(process)
-    for name, state in parts.get(MODULES, {}).items():
-        if name not in modules:
+    fix = (
+        "Resume with the code it was made with, or begin a new run with its weights:"
+        " assay run CONFIG --from RUN"
+    )
+    lacking = [path for path in kept if path not in states and not path.endswith(":buffers")]
+    lacking = [path for path in lacking if _state_of(kept[path], f"process.{path}")]
+    if lacking:
+        raise CheckpointError(
+            f"The checkpoint lacks the state of {name_some([f'process.{p}' for p in lacking])}.",
+            fix=fix,
+        )
+    for path, state in states.items():
+        if path not in kept and path.endswith(":buffers"):
+            continue  # of a module that another rank has
+        if path not in kept:
             raise CheckpointError(
-                f"The checkpoint holds the weights of process.{name}, which is no module here.",
-                fix="Give the process that attribute, as when the checkpoint was made.",
+                f"The checkpoint holds the state of process.{path}, which is not there.", fix=fix
             )
         try:
-            load_model_state(modules[name], state, resizes=True)
+            kept[path].load_state_dict(state)
         except CheckpointError as error:
-            raise CheckpointError(f"process.{name}: {error.what}") from error
-
-
-def own_modules(process: object) -> dict[str, nn.Module]:
-    """Return the modules among the attributes of a process, by name, but model and criterion.
-
-    Those within lists and mappings count too; parts of the model or the criterion do not.
-    """
-    known = {
-        id(module)
-        for whole in (getattr(process, "model", None), getattr(process, "criterion", None))
-        if isinstance(whole, nn.Module)
-        for module in whole.modules()
-    }
-    found: dict[str, nn.Module] = {}
-    attributes = getattr(process, "__dict__", {})
-    adapted = [each for name in _ADAPTED if (each := attributes.get(name)) is not None]
-    for owner in [process, *adapted]:
-        for name, module in _modules_in(getattr(owner, "__dict__", {})):
-            if id(module) not in known:
-                known |= {id(inner) for inner in module.modules()}
-                found[name] = module
-    return found
+            raise CheckpointError(f"process.{path}: {error.what}") from error
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+            kind = type(error).__name__
+            raise CheckpointError(f"process.{path}: {kind}: {error}", fix=fix) from error
 
 
 def find_modules(process: object) -> dict[str, nn.Module]:
     """Return model, criterion and other modules of a process by name: steps may change them."""
     whole = {name: getattr(process, name, None) for name in ("model", "criterion")}
     found = {name: each for name, each in whole.items() if isinstance(each, nn.Module)}
-    return found | own_modules(process)
+    walk = Walk(_known_of(process))
+    walk.find(process)
+    return found | walk.modules
 
 
 @contextmanager
@@ -363,11 +393,20 @@ def eval_modes(process: Any) -> Iterator[None]:
             module.training = is_training
 
 
-def _modules_in(attributes: Mapping[str, Any]) -> Iterator[tuple[str, nn.Module]]:
-    for name, value in attributes.items():
-        if isinstance(value, nn.Module):
-            yield name, value
-        elif name != "metrics" and isinstance(value, list | tuple):
-            yield from _modules_in({f"{name}.{i}": each for i, each in enumerate(value)})
-        elif name != "metrics" and isinstance(value, dict) and name != "_modules":
-            yield from _modules_in({f"{name}.{key}": each for key, each in value.items()})
+def unkept_attributes(engine: RunParts) -> dict[str, Any]:
+    """Return the plain attributes of the user's objects that no checkpoint keeps, by path."""
+    known = [engine.source, engine.state.dataloader]
+    roots: dict[str, Any] = {"process": engine.process}
+    roots |= {each.name: getattr(each.fn, "__self__", each.fn) for each in engine.bus.order()}
+    found: dict[str, Any] = {}
+    for name, root in roots.items():
+        walk = Walk(known)
+        walk.find(root)
+        for path, thing in walk.own.items():
+            has_own = has_state(thing) and not isinstance(thing, nn.Module)
+            if has_own or not hasattr(thing, "__dict__") or isinstance(thing, type):
+                continue
+            known.append(thing)
+            for attribute, value in plain_attributes(thing).items():
+                found[".".join(filter(None, (name, path, attribute)))] = value
+    return found

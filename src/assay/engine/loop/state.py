@@ -10,7 +10,6 @@ from typing import Any
 
 from assay.core.events import Event
 from assay.core.stop import Stop
-from assay.engine.loop.bus import Owed
 
 SAVED = (
     *("epoch", "epoch_step", "epoch_samples", "step", "micro_step", "samples"),
@@ -59,8 +58,7 @@ class State:
     step it was, by split; `split` is the one that is being evaluated. `mean_loss` gathers the
     losses of steps once it is set. `stop` says whether somebody asked the run to end, `ends_epoch`
     whether the epoch is to end after this step (`Engine.end_epoch`). `left_out` counts steps whose
-    update was not made, as it was not finite. `owed` has the handlers that a resumed run still has
-    to call for what its checkpoint holds.
+    update was not made, as it was not finite.
     """
 
     epoch: int = 0
@@ -88,7 +86,6 @@ class State:
     stop: Stop = field(default_factory=Stop)
     ends_epoch: bool = False
     left_out: int = 0
-    owed: Owed | None = None
     error: BaseException | None = None
 
     def __repr__(self) -> str:
@@ -198,7 +195,3 @@ class State:
             if name in state:
                 setattr(self, name, deepcopy(state[name]))
         self.left_out = state.get("left_out", 0)
-        self.owed = None
-        if owed := state.get("owed"):
-            names = tuple(map(str, owed["names"]))
-            self.owed = Owed(Event(owed["event"]), int(owed["count"]), names)

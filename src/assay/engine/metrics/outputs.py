@@ -37,7 +37,7 @@ def keep_matrix(recorder: Recorder, matrix: Matrix, name: str, *, step: int) -> 
     """Keep a matrix as the table `name.csv` and the picture `name.png`; warn when that fails."""
     with _warn_of_failure(recorder, name, step):
         columns, rows = matrix.rows()
-        recorder.table(f"{name}.csv", rows, columns, step)
+        recorder.table(f"{name}.csv", rows, step, columns=columns)
         recorder.image(f"{name}.png", matrix.picture(), step)
 
 

@@ -110,19 +110,10 @@ def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     return table
 
 
-def set_tables(
-    module: nn.Module,
-    *,
-    parameters: dict[str, nn.Parameter | None],
-    buffers: dict[str, Tensor | None],
-    children: dict[str, nn.Module | None],
-) -> None:
-    """Give a module tables of its own; one that was made without `__init__` has those of another.
-
-    To set an attribute would write into the tables that it has. The names are documented by
-    `nn.Module`, and unchanged since torch 0.4.
-    """
-    vars(module).update(_parameters=parameters, _buffers=buffers, _modules=children)
+def passing_buffers_of(module: nn.Module) -> set[str]:
+    """Return the names of a module's own buffers that are not persistent. There is no stand-in."""
+    names: set[str] = module._non_persistent_buffers_set
+    return names
 
 
 def parameters_of(module: nn.Module) -> dict[str, nn.Parameter | None]:

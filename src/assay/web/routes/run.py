@@ -169,7 +169,6 @@ class RunFacts(Model):
     parent: str
     origin: dict[str, str]
     exactness: str
-    code_state: str
     config_hash: str
     seedless_hash: str
     notes: list[NoteFacts]
@@ -212,8 +211,7 @@ def run(home: HomeOf, run_id: RunId) -> RunFacts:
         config_path=view.file.config_path,
         parent=view.file.parent,
         origin=view.origin,
-        exactness=newest.exactness if newest else "",
-        code_state=newest.code_state if newest else "",
+        exactness=(newest.resume or newest.exactness) if newest else "",
         config_hash=newest.config_hash if newest else "",
         seedless_hash=newest.seedless_hash if newest else "",
         notes=[_note(str(each.new), each) for each in view.notes],
@@ -323,7 +321,8 @@ def _event(at: float, fact: Any) -> EventFacts:
                 f" from {fact.checkpoint}" if fact.checkpoint else ""
             )
         case "evaluated":
-            text = fact.split + (f", {fact.partial}" if fact.partial else "")
+            notes = [fact.partial, "at the stop" if fact.at_stop else ""]
+            text = ", ".join([fact.split, *filter(None, notes)])
         case "saved":
             text = f"{fact.name}{', the best so far' if fact.best else ''}"
         case "changed":

@@ -17,8 +17,6 @@ from assay.core.facts import Warned
 from assay.core.ports import MemoryRecorder
 from assay.engine import Engine, OptimizerStep, Process, Save, Saver
 from assay.engine.callbacks.ema import load_to_evaluate
-from assay.engine.checkpoint import state_trials
-from assay.engine.checkpoint.state_trials import ModelTrial
 from assay.engine.loop.engine_state import capture_state
 from engine.toys import engine, loader, same_bits, supervised
 
@@ -107,20 +105,6 @@ class Extra(Base):
         return self.count / 100
 
 
-class HalfExtra(Base):
-    """A count that is given and not taken."""
-
-    def get_extra_state(self) -> Any:
-        return {"count": 1}
-
-
-class Renames(Base):
-    """A state_dict that load_state_dict does not take."""
-
-    def state_dict(self, *args: Any, **options: Any) -> Any:
-        return {f"old.{name}": value for name, value in super().state_dict(*args).items()}
-
-
 class Late(Base):
     """A buffer that the first step registers."""
 
@@ -171,51 +155,6 @@ def test_what_a_model_has_grown_to_can_be_evaluated(kind: str, tmp_path: Path) -
     assert same_bits(other.model.state_dict(), runs.process.model.state_dict())
 
 
-@pytest.mark.parametrize("kind", [HalfExtra, Renames])
-@pytest.mark.parametrize("most_numel", [0, 1 << 20])
-def test_a_state_that_the_model_does_not_take_is_refused_before_the_first_step(
-    kind: type[nn.Module], most_numel: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_trials, "_MOST_NUMEL", most_numel)
-    with pytest.raises(CheckpointError, match="cannot load its own state") as caught:
-        trained(kind, tmp_path)
-
-    assert caught.value.fix
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_whose_state_has_another_name_after_a_step_is_told_at_the_first_checkpoint(
-    tmp_path: Path,
-) -> None:
-    runs = trained(Late, tmp_path)
-
-    told = [fact for fact in runs.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
-    assert [fact.step for fact in told] == [1]
-    assert "the model has no mean" in told[0].message
-    assert "in __init__" in told[0].message
-
-
-def test_a_model_that_gains_a_layer_later_is_told_once_at_the_next_checkpoint(
-    tmp_path: Path,
-) -> None:
-    process = supervised(Base())
-    runs = engine(process, loader(), epochs=3, recorder=MemoryRecorder())
-    runs.bus.extend(Save(Saver(tmp_path), every="1 step").handlers())
-
-    @runs.on("step_end", priority=-1)
-    def grow(model: Any) -> None:
-        if runs.state.step == 6:
-            model.extra = nn.Linear(2, 2)
-            process.backward.optimizer.add_param_group({"params": list(model.extra.parameters())})
-
-    runs.run()
-
-    told = [fact for fact in runs.recorder.facts if isinstance(fact, Warned)]  # type: ignore[attr-defined]
-    assert [fact.step for fact in told] == [6]
-    assert told[0].message.startswith("No run can resume from its checkpoints any more")
-    assert "the model has no extra." in told[0].message
-
-
 def test_another_model_is_not_made_to_fit(tmp_path: Path) -> None:
     trained(Grows, tmp_path)
     wide = Grows()
@@ -225,21 +164,6 @@ def test_another_model_is_not_made_to_fit(tmp_path: Path) -> None:
         engine(supervised(wide)).resume(Saver(tmp_path))
 
     assert wide.memory.shape == (0, 2)
-
-
-def test_trying_a_model_leaves_it_as_it_is() -> None:
-    model = Within()
-    before = deepcopy(model.state_dict())
-    parameters = list(model.parameters())
-
-    trial = ModelTrial(model)
-    trial.try_state(model)
-    model.inner["a"](torch.ones(3, 4))
-    model.inner["a"].memory = torch.zeros(0, 2)
-    trial.try_changed(model)
-
-    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
-    assert same_bits(model.state_dict(), before)
 
 
 class Teacher(Process):
@@ -290,7 +214,7 @@ def test_modules_that_a_process_holds_are_kept(place: str, tmp_path: Path) -> No
     resumed = trained(lambda: Teacher(place), tmp_path / "left")
 
     assert same_bits(capture_state(resumed), capture_state(whole))
-    assert "modules" in capture_state(whole)
+    assert {"process", "frozen"} & capture_state(whole).keys()
     other = Teacher(place)
     load_to_evaluate(other, tmp_path / "whole" / Saver(tmp_path / "whole").find().name)
     assert same_bits(other.given.state_dict(), whole.process.given.state_dict())  # type: ignore[attr-defined]
@@ -299,11 +223,11 @@ def test_modules_that_a_process_holds_are_kept(place: str, tmp_path: Path) -> No
 def test_modules_of_a_step_without_a_base_class_are_kept_too(tmp_path: Path) -> None:
     runs = engine(Written(), loader())
 
-    assert list(capture_state(runs)["modules"]) == ["teacher"]
+    assert [*capture_state(runs)["frozen"]] == ["thing.teacher"]
 
 
 def test_a_process_without_modules_of_its_own_has_no_such_part() -> None:
     runs = engine(supervised())
     runs.process.helper = SimpleNamespace(model=runs.process.model)  # type: ignore[attr-defined]
 
-    assert "modules" not in capture_state(runs)
+    assert not {"process", "frozen"} & capture_state(runs).keys()
