@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -427,6 +427,8 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "a warm-up around another": lambda o: Wrapped(o, CosineAnnealingLR(o, 9)),
 }
 HOW: list[dict[str, Any]] = [{}, {"deferred": True}, {"accumulate": 2}, {"every": 2}, {"fp16": 1}]
+PAIRED = ("weight_decay", "OneCycleLR", "SequentialLR", "ReduceLROnPlateau")
+"""Schedulers that are tried with two of these at once."""
 
 
 def scheduled(kind: str, unit: str = "step", lr: float = 0.1, **how: Any) -> tuple[Any, list[Any]]:
@@ -474,10 +476,14 @@ class ByName(Process):
         return {"only": loss}, {"loss": loss.detach()}
 
 
-@pytest.mark.parametrize("how", HOW, ids=str)
 @pytest.mark.parametrize(
-    ("kind", "unit"),
-    [*product(TORCH, ("step", "epoch")), ("ReduceLROnPlateau", "step")],
+    ("kind", "unit", "how"),
+    [
+        *product(TORCH, ("step", "epoch"), HOW),
+        *product(("ReduceLROnPlateau",), ("step",), HOW),
+        *product(PAIRED, ("step",), (one | other for one, other in combinations(HOW[1:], 2))),
+    ],
+    ids=str,
 )
 def test_a_scheduler_of_torch_resumes_from_every_step_with_the_settings_of_an_unbroken_run(
     kind: str, unit: str, how: dict[str, Any]
