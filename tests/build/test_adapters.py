@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +64,8 @@ def taking(
     either: torch.Tensor | float = 0.0,
     several: Sequence[torch.Tensor] = (),
     by_name: dict[str, torch.Tensor] | None = None,
+    pause: timedelta | None = None,
+    pauses: dict[str, timedelta] = {},  # noqa: B006
     bare=None,  # type: ignore[no-untyped-def]
     bare_on=True,  # type: ignore[no-untyped-def]
     bare_name="x",  # type: ignore[no-untyped-def]
@@ -202,6 +205,19 @@ def test_the_part_that_does_not_fit_is_named() -> None:
     assert [misfit.inside for misfit in judge("heads", [{"size": 1}, {"size": "x"}]).misfits] == [
         (1, "size")
     ]
+
+
+@pytest.mark.parametrize("text", ["90 s", "1.5 min", "PT90S", "00:01:30"])
+def test_a_timedelta_is_written_as_every_duration_here(text: str) -> None:
+    assert judge("pause", text).value == timedelta(seconds=90)
+    assert judge("pauses", {"a": text}).value == {"a": timedelta(seconds=90)}
+
+
+@pytest.mark.parametrize("value", ["90", "soon", 90, 1.5])
+def test_what_is_no_duration_is_told_how_one_is_written(value: object) -> None:
+    (misfit,) = judge("pause", value).misfits
+
+    assert 'must be a duration such as "90 s", "5 min", "2 h" or "1.5 d"' in misfit.said
 
 
 REFUSED = object()

@@ -43,3 +43,16 @@ def test_a_run_that_writes_a_default_is_a_repeat_of_one_that_took_it(assay, toy:
 
     (took, wrote) = (run_file.read(folder).newest for folder in sorted((toy / "runs").iterdir()))
     assert took.seedless_hash == wrote.seedless_hash
+
+
+def test_a_program_that_shows_logs_of_its_own_does_not_show_the_defaults(assay, toy: Path) -> None:
+    module = next(toy.glob("*.py"))
+    text = module.read_text()
+    module.write_text(f"import logging\nlogging.basicConfig(level=logging.INFO)\n{text}")
+
+    ran = assay("run", "toy.toml", "train.epochs=1")
+
+    assert ran.returncode == 0, ran.stderr
+    assert "default " not in ran.stderr + ran.stdout
+    (run,) = (toy / "runs").iterdir()
+    assert (run / "log.txt").read_text().count("default display.quiet = false") == 1

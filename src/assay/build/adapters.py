@@ -20,6 +20,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
@@ -42,6 +43,7 @@ from assay.config.tree import (
 )
 from assay.core.diagnostics import Origin
 from assay.core.errors import did_you_mean
+from assay.core.schema import DURATION_FORMS, parse_duration_s
 from assay.core.secrets.names import REDACTED
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ _PHRASES = {
     "bytes_type": "be a string",
     "complex_type": "be a complex number",
     "complex_str_parsing": "be a complex number",
+    "time_delta_type": f"be a duration {DURATION_FORMS}",
+    "time_delta_parsing": f"be a duration {DURATION_FORMS}",
     "callable_type": _OBJECT,
     "needs_python_object": _OBJECT,
     "is_instance_of": _OBJECT,
@@ -301,7 +305,7 @@ def _adapter(target: Callable[..., Any], parameter: Parameter) -> TypeAdapter[An
 def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
     from pydantic import ConfigDict, TypeAdapter
 
-    hint = _with_tensors(hint)
+    hint = _with_house_forms(hint)
     with warnings.catch_warnings():
         # These warnings are about the user's models, and come each time they are used.
         warnings.simplefilter("ignore")
@@ -314,20 +318,24 @@ def _new_adapter(hint: Any) -> TypeAdapter[Any] | None:
     return None
 
 
-def _with_tensors(hint: Any) -> Any:
-    """Return a hint in which `torch.Tensor` takes numbers and lists of them, as torch.tensor does.
+def _with_house_forms(hint: Any) -> Any:
+    """Return a hint whose types take what they are written as in a config.
 
-    A hint that names a tensor has imported torch; this does not.
+    That is "90 s" for a timedelta, as for the durations of standard sections; and for a
+    `torch.Tensor` numbers and lists of them, as torch.tensor takes. A hint that names a tensor has
+    imported torch; this does not.
     """
     torch = sys.modules.get("torch")
-    if torch is None or hint is torch.Tensor:
-        return hint if torch is None else typing.Annotated[Any, _plain_validator()]
+    if torch is not None and hint is torch.Tensor:
+        return typing.Annotated[Any, _plain_validator()]
+    if hint is timedelta:
+        return typing.Annotated[timedelta, _duration_validator()]
     kind, members = typing.get_origin(hint), typing.get_args(hint)
     if kind is None or kind is typing.Literal or kind is Callable:
         return hint
     if kind is typing.Annotated:
-        return typing.Annotated[(_with_tensors(members[0]), *members[1:])]
-    changed = tuple(map(_with_tensors, members))
+        return typing.Annotated[(_with_house_forms(members[0]), *members[1:])]
+    changed = tuple(map(_with_house_forms, members))
     if changed == members:
         return hint
     if kind in (typing.Union, types.UnionType):
@@ -342,6 +350,29 @@ def _plain_validator() -> Any:
     from pydantic import PlainValidator
 
     return PlainValidator(_tensor)
+
+
+@functools.cache
+def _duration_validator() -> Any:
+    from pydantic import BeforeValidator
+
+    return BeforeValidator(_duration)
+
+
+def _duration(value: Any) -> Any:
+    """Return the timedelta that a text writes; another value as it is, for pydantic to refuse."""
+    from pydantic import TypeAdapter
+
+    if not isinstance(value, str):
+        return value
+    try:
+        return timedelta(seconds=parse_duration_s(value))
+    except ValueError:
+        is_iso = "P" in value or ":" in value  # a number alone has no unit
+    try:
+        return TypeAdapter(timedelta).validate_python(value) if is_iso else value
+    except ValueError:
+        return value
 
 
 def _tensor(value: Any) -> Any:

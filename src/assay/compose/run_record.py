@@ -34,6 +34,7 @@ from assay.query.run import RunView
 from assay.record.attempt import AttemptSpec
 from assay.record.ending import ending
 from assay.record.info import info_lines
+from assay.record.logfile import file_logger_of
 from assay.record.opening import start_run
 from assay.record.recorder import RunRecorder
 from assay.store.authorship import digest_of_secret
@@ -200,14 +201,15 @@ def tell_defaults(
     if not isinstance(recorder, RunRecorder):
         return
     taken = []
+    log = file_logger_of(recorder.run.id)
     for each in [*standard_defaults(config.root), *findings.defaults]:
         if each.key == "optimizer.fused":
             each = replace(each, value=str(is_fused(prepared.engine)))
         value = recorder.secrets.tree(each.value, each.key)
-        recorder.logger.info("default %s = %s (%s, %s)", each.key, value, each.owner, each.origin)
+        log.info("default %s = %s (%s, %s)", each.key, value, each.owner, each.origin)
         taken.append(Taken(key=each.key, value=value, owner=each.owner))
     for one in findings.injected:
-        recorder.logger.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
+        log.info("injected %s by %s (%s, %s)", one.key, one.by, one.owner, one.origin)
         taken.append(Taken(key=one.key, value=one.by, owner=one.owner, injected=True))
     try:
         defaults_file.write(recorder.folder.path, tuple(taken))

@@ -186,6 +186,18 @@ def logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
     return logging.LoggerAdapter(logging.getLogger(LOGGER), {RUN_KEY: run_id})
 
 
+def file_logger_of(run_id: str) -> logging.LoggerAdapter[logging.Logger]:
+    """A logger whose lines go to the log of this run, and to no handler of anybody else.
+
+    A program that calls `logging.basicConfig` shows what is for people, and not a hundred defaults.
+    """
+    logger = logging.getLogger(f"{LOGGER}.log")
+    if logger.propagate:
+        logger.propagate = False
+        logger.addHandler(RunLogs())
+    return logging.LoggerAdapter(logger, {RUN_KEY: run_id})
+
+
 def _spell_for_terminal(text: str) -> str:
     return for_terminal(text, color=False)
 
