@@ -80,3 +80,46 @@ def test_a_restored_run_is_trained_to_the_same_bits_after_its_source_is_gone(
 
     assert done.returncode == 0, done.stderr
     assert last_digest(only_run(toy.parent / "again")) == digest
+
+
+@pytest.mark.row("A31")
+def test_a_run_moves_to_another_machine_by_two_commands(
+    assay, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "8").returncode == 0
+    run = only_run(toy).name.split("-")[2]
+    there = toy.parent / "another machine"
+    (there / "home").mkdir(parents=True)
+    assert assay("pack", "last", "--to", str(there / "run.tar.gz")).returncode == 0
+    toy.rename(toy.parent / "gone")
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(there / "home"))
+    project = there / "project"
+    project.mkdir()
+    (there / "run.tar.gz").rename(project / "run.tar.gz")
+
+    unpacked = assay("unpack", "run.tar.gz", cwd=project)
+    assert f"resume it: assay resume {run}" in unpacked.stdout
+    refused = assay("resume", run, "--max-steps", "12", cwd=project)
+    assert not list(project.glob("*.py"))
+    resumed = assay("resume", run, "--max-steps", "12", "--trust", cwd=project)
+    again = assay("restore", run, "--to", ".", "--trust", cwd=project)
+
+    assert refused.returncode == 2 and "then say --trust" in refused.stderr
+    assert resumed.returncode == 0, resumed.stderr
+    assert run_file.read(only_run(project)).newest.to_step == 12
+    assert again.returncode == 2 and "something in this folder" in again.stderr
+
+
+@pytest.mark.row("A31")
+def test_the_code_of_an_unpacked_run_is_restored_beside_its_record(assay, toy: Path) -> None:
+    assert assay("run", "toy.toml", "--max-steps", "8").returncode == 0
+    project = toy.parent / "another"
+    project.mkdir()
+    assert assay("pack", "last", "--to", str(project / "run.tar.gz")).returncode == 0
+    assert assay("unpack", "run.tar.gz", cwd=project).returncode == 0
+
+    restored = assay("restore", "last", "--to", ".", cwd=project)
+
+    assert restored.returncode == 0, restored.stderr
+    assert {path.name for path in toy.glob("*.py")} <= {path.name for path in project.glob("*.py")}

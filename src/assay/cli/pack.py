@@ -12,7 +12,8 @@ from assay.cli.terminal import echo
 from assay.core.formatting import count, size
 from assay.query.diff import code_store
 from assay.query.find import find_run
-from assay.store.packing import SUFFIX, left_out, pack_run
+from assay.store.code_trees import PACK_SUFFIX
+from assay.store.packing import left_out, pack_run
 
 
 @click.command(
@@ -21,12 +22,14 @@ from assay.store.packing import SUFFIX, left_out, pack_run
     " away.",
 )
 @run_argument()
-@click.option("--to", metavar="FILE", help=f"Left out: the name of its folder with {SUFFIX}, here.")
+@click.option(
+    "--to", metavar="FILE", help=f"Left out: the name of its folder with {PACK_SUFFIX}, here."
+)
 def command(run: str, to: str | None) -> int:
     view = find_run(run)
-    path = Path(to or f"{view.path.absolute().name}{SUFFIX}")
+    path = Path(to or f"{view.path.absolute().name}{PACK_SUFFIX}")
     if path.is_dir():
-        path /= f"{view.path.absolute().name}{SUFFIX}"
+        path /= f"{view.path.absolute().name}{PACK_SUFFIX}"
     found = pack_run(view.folder, code_store(view), path)
     echo(
         f"packed: {os.fspath(path)}  {size(path.stat().st_size)}, {count(len(found.files), 'file')}"

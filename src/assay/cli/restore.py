@@ -12,15 +12,21 @@ import click
 from assay.cli.one_run import run_argument
 from assay.cli.permission import permission, trust_option
 from assay.cli.terminal import echo
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import InputError
 from assay.core.formatting import count
 from assay.core.ids import id_of_folder
 from assay.formats.json_codec import write_atomic
 from assay.query.diff import code_store
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
-from assay.store.code_trees import make_room, path_in_copy, read_tree, write_tree
-from assay.store.layout import make_project
+from assay.store.code_trees import (
+    holds_records_alone,
+    make_room,
+    path_in_copy,
+    write_beside_records,
+    write_tree,
+)
+from assay.store.layout import find_project, make_project
 
 
 @click.command(
@@ -37,26 +43,21 @@ def command(run: str, to: str | None, force: bool, trust: bool) -> int:
     checkpoint = checkpoint_of(view, name) if name else None
     if not view.code.snapshot:
         raise InputError(f"No code was kept with {view.id}.", where=str(view.path))
-    from assay.compose.trust import permit_code
+    from assay.compose.trust import permit_code, read_code
 
     permit_code(view, trust=permission(trust))
     store = code_store(view)
-    try:
-        tree = read_tree(store, view.code.snapshot)
-    except KeyError:
-        what = (
-            f"The code of {view.id} is not here: its folder was copied without its project's code"
-            " store."
-        )
-        raise RecordError(
-            what, where=str(view.path), fix="`assay pack` takes the code along"
-        ) from None
+    tree = read_code(view)
     folder = Path(to or f"restored-{view.id}")
-    aside = make_room(folder, force=force)
-    if aside is not None:
-        echo(f"moved away: {aside}", err=True)
-    files = write_tree(tree, store, folder)
-    make_project(folder.resolve())
+    home = find_project(view.path)
+    if home is not None and home.root == folder.resolve() and holds_records_alone(home.root):
+        files = write_beside_records(tree, store, folder)
+    else:
+        aside = make_room(folder, force=force)
+        if aside is not None:
+            echo(f"moved away: {aside}", err=True)
+        files = write_tree(tree, store, folder)
+        make_project(folder.resolve())
     echo(f"restored: {os.fspath(folder)}  {count(len(files), 'file')} of code")
     if checkpoint is not None:
         kept = folder / "checkpoints" / checkpoint.name

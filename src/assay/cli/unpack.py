@@ -35,5 +35,6 @@ def command(file: str, only_check: bool) -> int:
     with contextlib.suppress(OSError):  # then it is only not listed by --all-projects
         remember(project.root)
     echo(f"unpacked: {os.fspath(folder.path)}")
-    echo(f"run it again: assay restore {folder.id} --to DIR")
+    echo(f"resume it: assay resume {folder.id}")
+    echo(f"its code alone: assay restore {folder.id} --to DIR")
     return 0

@@ -21,14 +21,21 @@ from assay.config.secret_keys import redacted_keys
 from assay.config.settings import Settings
 from assay.config.tree import Table, dotted, walk
 from assay.core.diagnostics import Origin
-from assay.core.errors import InputError
-from assay.core.formatting import name_some
+from assay.core.errors import InputError, RecordError
+from assay.core.formatting import count, name_some
 from assay.formats.project import records_around
 from assay.formats.run_file import FILE_NAME as RUN_FILE
 from assay.formats.run_file import Attempt
 from assay.query.damage import describe_altered_config
+from assay.query.diff import code_store
 from assay.query.run import RunView
 from assay.store import authorship
+from assay.store.code_trees import (
+    CodeFile,
+    holds_records_alone,
+    read_tree,
+    write_beside_records,
+)
 from assay.store.layout import Project, find_project
 
 _SHOWN = 12
@@ -165,10 +172,29 @@ def _permit_modules(config: Config, view: RunView, *, use: str, trust: Trust, te
         return replace(config, user_dirs=dirs, settings=Settings(root))
     root = home.root if home is not None else Path.cwd()
     dirs = _moved_dirs(view, root)
-    code = f"modules in {' and '.join(map(str, dirs))}, your working tree"
-    permit(view, config.root, use=use, code=code, trust=trust)
-    tell(f"{view.id} was made elsewhere: its modules are taken from {root}, the working tree")
+    if view.code.snapshot and holds_records_alone(root):  # an unpacked run, and nothing else
+        code = f"the {count(view.code.files, 'file')} that was kept with it, put into {root}"
+        permit(view, config.root, use=use, code=code, trust=trust)
+        write_beside_records(read_code(view), code_store(view), root)
+        tell(f"{view.id} was made elsewhere: its code was put into {root}")
+    else:
+        code = f"modules in {' and '.join(map(str, dirs))}, your working tree"
+        permit(view, config.root, use=use, code=code, trust=trust)
+        tell(f"{view.id} was made elsewhere: its modules are taken from {root}, the working tree")
     return replace(config, user_dirs=dirs, settings=Settings(root))
+
+
+def read_code(view: RunView) -> Mapping[str, CodeFile]:
+    """Return the files of the code that was kept with a run; RecordError for one without it."""
+    try:
+        return read_tree(code_store(view), view.code.snapshot)
+    except KeyError:
+        what = (
+            f"The code of {view.id} is not here: its folder was copied without its project's code"
+            " store."
+        )
+        fix = "`assay pack` takes the code along"
+        raise RecordError(what, where=str(view.path), fix=fix) from None
 
 
 def refuse_redacted(config: Config, run_id: str, *, part: str = "") -> None:

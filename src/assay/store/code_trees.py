@@ -11,12 +11,15 @@ from assay.core.errors import InputError, RecordError
 from assay.core.formatting import size
 from assay.core.ports import Blobs
 from assay.formats.json_codec import dataclass_from, dumps, parse_json
+from assay.formats.project import ASSAY_DIR
 from assay.store.blobs import FileBlobs
 from assay.store.layout import Project, refusal
 from assay.store.safe_path import safe_path
 
 FORMAT = 1
 MAX_FILES = 200_000
+PACK_SUFFIX = ".tar.gz"
+"""End of the name of a packed run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,19 @@ def write_tree(files: Mapping[str, CodeFile], blobs: Blobs, to: Path) -> list[Pa
             raise refusal(error, path, "The file cannot be restored", fix=_ELSEWHERE) from error
         written.append(path)
     return written
+
+
+def holds_records_alone(root: Path) -> bool:
+    """Return whether a project has nothing but its records, and packs of runs, in its folder."""
+    own = {ASSAY_DIR, Project(root).runs_dir.name}
+    names = {path.name for path in root.iterdir()} - own
+    return not any(not name.endswith(PACK_SUFFIX) for name in names)
+
+
+def write_beside_records(files: Mapping[str, CodeFile], blobs: Blobs, root: Path) -> list[Path]:
+    """Write a tree into the folder of a project that holds records alone, past its records."""
+    own = (f"{ASSAY_DIR}/", f"{Project(root).runs_dir.name}/")
+    return write_tree({n: f for n, f in files.items() if not n.startswith(own)}, blobs, root)
 
 
 def link_rest(source: Path, to: Path, *, skipped: Path) -> None:

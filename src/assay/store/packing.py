@@ -38,7 +38,7 @@ from assay.formats import lease as leases
 from assay.formats import run_file
 from assay.formats.json_codec import dataclass_from, dumps, parse_json
 from assay.formats.run_file import RunFile
-from assay.store.code_trees import code_blobs
+from assay.store.code_trees import PACK_SUFFIX, code_blobs
 from assay.store.layout import Project, RunFolder, make_project, refusal, why_not_of_record
 from assay.store.referenced_blobs import (
     NAMING_FILES,
@@ -52,7 +52,6 @@ from assay.store.safe_path import safe_path
 
 FORMAT = 1
 LIST_NAME = "pack.json"
-SUFFIX = ".tar.gz"
 _MOST_LIST_BYTES = 64 << 20
 _MOST_FILES = 100_000
 _MOST_CODE_BYTES = 256 << 20
@@ -440,7 +439,9 @@ def _open_pack(file: Path) -> Iterator[_Packed]:
 def _near(file: Path) -> str:
     """The packed runs beside a file that is not there."""
     try:
-        packs = sorted(each.name for each in file.parent.iterdir() if each.name.endswith(SUFFIX))
+        packs = sorted(
+            each.name for each in file.parent.iterdir() if each.name.endswith(PACK_SUFFIX)
+        )
     except OSError:
         return f"the folder {file.parent} does not exist"
     if not packs:
