@@ -19,54 +19,45 @@ def run(project: Project) -> str:
 
 @pytest.mark.row("A17")
 def test_a_note_is_added_found_and_kept_with_those_before(assay: Assay, run: str) -> None:
-    assert assay("note", run, "looks", "good").out == "noted: aaaaaaaa first\n"
-    assay("note", run, "but overfits")
+    assert assay("edit", run, "--note", "looks good").out == "noted: aaaaaaaa first\n"
+    assay("edit", run, "--note", "but overfits")
 
     assert [line.split()[1] for line in assay("ls", "--grep", "good").lines[1:]] == ["first"]
     assert assay("ls", "--grep", "nothing like it").out == "No run is like that.\n"
-    shown = assay("note", run).out
+    shown = assay("edit", run).out
     assert "  looks good\n" in shown and "  but overfits\n" in shown
-    assert assay("note", "second").err == "The run bbbbbbbb has no notes.\n"
+    assert assay("edit", "second").out == "bbbbbbbb second: no labels\n"
 
 
 def test_labels_are_put_on_and_taken_off(assay: Assay, run: str) -> None:
-    assert assay("label", run, "good", "paper").out == "aaaaaaaa first: good, paper\n"
+    put_on = assay("edit", run, "--label", "good", "--label", "paper")
+    assert put_on.out == "aaaaaaaa first: good, paper\n"
     assert [line.split()[1] for line in assay("ls", "label = paper").lines[1:]] == ["first"]
-    assert assay("label", run, "-d", "paper").out == "aaaaaaaa first: good\n"
+    assert assay("edit", run, "--unlabel", "paper").out == "aaaaaaaa first: good\n"
 
-    wrong = assay("label", run, "-d", "god")
+    wrong = assay("edit", run, "--unlabel", "god")
     assert wrong.code == 2 and "did you mean `good`?" in wrong.err
 
 
-def test_without_a_run_the_last_one_is_edited(assay: Assay, run: str) -> None:
-    assert assay("note", "learns slowly").out == "noted: bbbbbbbb second\n"
-    assert assay("note", "a = 1 is not enough").out == "noted: bbbbbbbb second\n"
-    shown = assay("note").out
-    assert "  learns slowly\n" in shown and "  a = 1 is not enough\n" in shown
-    assert assay("tag", "third").out == "bbbbbbbb: second -> third\n"
-    assay("label", "last", "good")
-    assert assay("label").out == "bbbbbbbb third: good\n"
-    assert assay("label", "-d", "good").out == "bbbbbbbb third: no labels\n"
+def test_without_a_run_the_last_one_is_edited_all_at_once(assay: Assay, run: str) -> None:
+    assert assay("edit", "--note", "slow", "--label", "good", "--tag", "third").lines == [
+        "noted: bbbbbbbb second",
+        "bbbbbbbb second: good",
+        "bbbbbbbb: second -> third",
+    ]
+    assert assay("edit").lines[0] == "bbbbbbbb third: good"
 
 
-def test_a_word_that_may_be_a_run_is_never_taken_for_a_text(assay: Assay, run: str) -> None:
-    assert assay("note", "aaaa").err == "The run aaaaaaaa has no notes.\n"
-    assert "There is no run `aaab`." in assay("note", "aaab").err
-    assert assay("note", "tag = first").err == "The run aaaaaaaa has no notes.\n"
-    assert "2 runs fulfil `age > 1s`" in assay("note", "age > 1s").err
-    retitled = assay("tag", "last")
-    assert (
-        retitled.code == 2 and "`last` is the run bbbbbbbb.\n  fix: assay tag last" in retitled.err
-    )
-    assert 'fix: assay tag last "two words"' in assay("tag", "last", "two", "words").err
-    labelled = assay("label", "good")
-    assert labelled.code == 2 and "assay label last good puts that label" in labelled.err
-    assert assay("label").out == "bbbbbbbb second: no labels\n"
+def test_several_runs_have_labels_and_notes_but_no_title_in_common(assay: Assay, run: str) -> None:
+    assert len(assay("edit", "age > 1s", "--label", "both").lines) == 2
+    refused = assay("edit", "age > 1s", "--tag", "same")
+    assert refused.code == 2 and "A title is for one run, not 2." in refused.err
+    assert "There is no run `aaab`." in assay("edit", "aaab", "--note", "x").err
 
 
 @pytest.mark.row("C55")
 def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
-    assert assay("tag", run, "new title").out == "aaaaaaaa: first -> new title\n"
+    assert assay("edit", run, "--tag", "new title").out == "aaaaaaaa: first -> new title\n"
 
     assert "new title" in assay("ls", "tag ~ title").out
     assert assay("show", "new title").code == 0
@@ -74,11 +65,11 @@ def test_a_title_can_be_changed_and_found(assay: Assay, run: str) -> None:
 
 @pytest.mark.row("C55")
 def test_an_archived_run_is_listed_on_request(assay: Assay, run: str) -> None:
-    assert assay("archive", run).out == "archived: aaaaaaaa first\n"
+    assert assay("edit", run, "--archive").out == "archived: aaaaaaaa first\n"
     assert "first" not in assay("ls").out
     assert "first" in assay("ls", "--archived").out
 
-    assert assay("archive", "--undo", run).out == "shown again: aaaaaaaa first\n"
+    assert assay("edit", run, "--unarchive").out == "shown again: aaaaaaaa first\n"
     assert "first" in assay("ls").out
 
 
@@ -112,4 +103,4 @@ def test_a_run_that_trains_is_not_removed(assay: Assay, project: Project) -> Non
 
 
 def test_the_index_is_made_anew(assay: Assay, project: Project, run: str) -> None:
-    assert assay("reindex").out.startswith("2 runs indexed in ")
+    assert assay("gc", "--index").out.startswith("2 runs indexed in ")

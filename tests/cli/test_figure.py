@@ -566,10 +566,10 @@ def test_commands_that_take_runs_take_an_expression(assay: Assay, project: Proje
     for tag, run_id in (("a", "aaaaaaa2"), ("a", "aaaaaaa3"), ("b", "bbbbbbb4")):
         make_run(project, tag=tag, id=run_id)
 
-    archived = assay("archive", "tag = a")
+    archived = assay("edit", "tag = a", "--archive")
     assert len(archived.lines) == 2 and archived.code == 0
     assert len(assay("ls").lines) == 2
     assert assay("rm", "tag = b and status = finished").lines[0].startswith("removed: bbbbbbb4")
     nothing = assay("rm", "tag = c")
     assert nothing.code == 2 and "No run fulfils `tag = c`." in nothing.err
-    assert "There is no run `c`" in assay("archive", "c").err
+    assert "There is no run `c`" in assay("edit", "c").err

@@ -22,7 +22,7 @@ def test_a_command_that_takes_one_run_takes_the_last_one(project: Project, assay
     make_run(project, tag="older", id="abcdefgh", age_s=7200)
     newest = make_run(project, tag="newest", id="kq3fabcd", points={"loss": [1.0, 0.5]})
 
-    for command in ("show", "log", "label", "metrics"):
+    for command in ("show", "log", "edit", "metrics"):
         said = assay(command)
         assert said.code == 0 and "abcdefgh" not in said.out + said.err, said.err
     assert assay("show").lines[0].split() == ["newest", "kq3fabcd", "finished"]
@@ -51,8 +51,6 @@ def test_a_command_that_takes_one_run_takes_an_expression_too(
     for command in (
         ["metrics"],
         ["live", "--once"],
-        ["label"],
-        ["note"],
         ["pack", "--to", "a.zip"],
     ):
         name, *options = command
@@ -61,8 +59,8 @@ def test_a_command_that_takes_one_run_takes_an_expression_too(
     for name in ("show", "log", "replay", "restore", "resume", "rerun", "test", "diff", "check"):
         said = assay(name, both)
         assert said.code == 2 and "2 runs fulfil `tag = sweep`" in said.err, name
-    for name in ("summary", "graph", "events"):
-        assert "2 runs fulfil `tag = sweep`" in assay(name, both).err, name
+    for view in ("layers", "batch", "callbacks"):
+        assert "2 runs fulfil `tag = sweep`" in assay("check", "--show", view, both).err, view
     assert "2 runs fulfil `tag = sweep`" in assay("diverge", both, "last").err
     assert "The run kq3fabcd was" in assay("check", "--shape", wide).err
     compared = assay("diff", "optimizer.lr < 0.2", wide).lines
@@ -75,8 +73,8 @@ def test_a_command_that_looks_at_one_config_takes_that_of_the_last_run(
     config = '[model]\ntype = "torch.nn.Linear"\nin_features = 2\nout_features = 1\n'
     make_run(project, tag="line", id="kq3fabcd", config=config)
 
-    for name in ("check", "summary", "graph", "events"):
-        assert "The run kq3fabcd was recorded by a script" in assay(name).err, name
+    for view in ([], ["--show", "layers"], ["--show", "batch"], ["--show", "callbacks"]):
+        assert "The run kq3fabcd was recorded by a script" in assay("check", *view).err, view
 
 
 def complete(assay: Assay, monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
@@ -122,11 +120,10 @@ def test_a_shell_completes_keys_of_runs_expressions_columns_and_variants(
     assert offered("assay ls --columns tag,model.") == ["tag,model.width"]
     assert offered("assay ls --sort valid/") == ["valid/acc"]
     assert offered("assay run a.toml --variant w") == ["wide"]
-    for command in ("sweep", "prove", "verify-resume", "bench data"):
+    for command in ("sweep", "prove", "verify-resume", "check"):
         assert "model.width=" in offered(f"assay {command} a.toml model."), command
     assert offered("assay sweep a.toml -m valid/") == ["valid/acc"]
-    assert offered("assay note kq") == ["kq3fabcd"]
-    assert offered("assay note kq3fabcd la") == []
+    assert offered("assay edit kq") == ["kq3fabcd"]
 
 
 def test_a_shell_completes_jobs_sweeps_and_tables(

@@ -147,7 +147,11 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
             ["board"],
             "`assay board` needs the argument RUN|EXPR.\n  fix: `assay board --help` shows how",
         ),
-        (["tag"], "`assay tag` needs a title.\n  fix: assay tag baseline"),
+        (["tag", "last", "x"], "There is no command `tag`.\n  fix: assay edit RUN --tag TITLE"),
+        (
+            ["summary", "a.toml"],
+            "no command `summary`.\n  fix: assay check CONFIG --show layers",
+        ),
         (["show", "a", "b"], "`assay show` takes fewer arguments: not `b` too."),
         (
             ["sweep", "a.toml", "--sampler", "tep"],
@@ -411,7 +415,7 @@ def test_the_table_is_what_completion_sees() -> None:
 
 
 def test_a_group_of_commands_alone_shows_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("config", "bench"):
+    for name in ("config", "table"):
         assert main([name]) == 0
         said = capsys.readouterr()
         assert said.out.startswith(f"Usage: assay {name} ") and "error" not in said.out + said.err

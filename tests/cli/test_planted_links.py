@@ -115,10 +115,10 @@ def test_gc_of_code_deletes_nothing_behind_links_inside_of_the_store(
 @pytest.mark.parametrize(
     "command",
     [
-        ["note", "last", "hello"],
-        ["tag", "last", "other"],
-        ["label", "last", "good"],
-        ["archive", "last"],
+        ["edit", "last", "--note", "hello"],
+        ["edit", "last", "--tag", "other"],
+        ["edit", "last", "--label", "good"],
+        ["edit", "last", "--archive"],
     ],
 )
 @pytest.mark.parametrize("place", ["edits.jsonl", "the run's folder"])

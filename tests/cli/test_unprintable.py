@@ -17,7 +17,6 @@ from run_folders import HALF, id_of, make_project, make_unprintable_run
 Assay = Callable[..., Any]
 
 READING = {
-    "archive": [["RUN"]],
     "check": [["RUN"], [HALF]],
     "compare": [["RUN", "OTHER", "-m", HALF], [f"tag ~ '{HALF}'", f"tag = '{HALF}'", "-m", "loss"]],
     "config": [["ls"], ["explain", "lr", "RUN"], ["show", HALF]],
@@ -27,17 +26,14 @@ READING = {
     "figure": [["curves", "RUN", "--title", HALF, "-m", "loss", "--to", f"{HALF}.svg"]],
     "find": [["FILE"], [HALF]],
     "gc": [[], ["--dry-run"]],
-    "graph": [[HALF]],
     "import": [["tensorboard", HALF]],
     "inbox": [[], ["--json"]],
-    "label": [["RUN", HALF]],
     "live": [["RUN", "--once"]],
     "log": [["RUN"], [HALF]],
     "ls": [[], ["--json"], ["--csv"], ["--all-projects"], ["--group"], [f"tag ~ '{HALF}'"]],
     "metrics": [["RUN"], ["RUN", "--csv"], ["RUN", "--json"]],
-    "note": [["RUN", HALF]],
+    "edit": [["RUN", "--note", HALF, "--label", HALF, "--tag", HALF, "--archive"]],
     "pack": [["RUN"]],
-    "reindex": [[]],
     "replay": [["RUN"]],
     "report": [["RUN"], ["RUN", "--card"], [f"tag ~ '{HALF}'", "-o", f"{HALF}.html"]],
     "rerun": [["RUN"]],
@@ -45,14 +41,12 @@ READING = {
     "resume": [["RUN"]],
     "rm": [["RUN"]],
     "show": [["RUN"], ["RUN", "--json"], ["RUN", "--config"], ["RUN", "--check"]],
-    "summary": [[HALF]],
     "table": [["ls"], ["create", HALF]],
-    "tag": [["RUN", HALF]],
     "test": [["RUN"]],
     "unpack": [[HALF]],
 }
 BEGINNING = {
-    *("init", "run", "queue", "sweep", "verify-resume", "prove", "bench", "events"),
+    *("init", "run", "queue", "sweep", "verify-resume", "prove"),
     *("ui", "board", "watch", "serve"),
 }
 """Commands that begin something, or go on until they are stopped."""

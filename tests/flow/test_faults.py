@@ -472,7 +472,7 @@ def test_a_label_that_is_no_class_is_told_with_its_sample_and_the_graph_of_the_s
     )
     assert "It is about sample 41 of data.train." in said
     assert "File " not in said and "fault in assay" not in said
-    assert main(["graph", "toy.toml"]) == 2
+    assert main(["check", "--show", "batch", "toy.toml"]) == 2
     drawn = capsys.readouterr()
     assert (
         "7 is out of range for 2 classes" in drawn.err

@@ -305,12 +305,14 @@ def test_a_config_that_asks_for_nothing_is_evaluated_saved_timed_and_shown(
 ) -> None:
     config = without(toy, "checkpoint", "schedule")
 
-    listed = assay("events", config)
+    listed = assay("check", "--show", "callbacks", config)
 
     assert listed.returncode == 0, listed.stderr
     shown = [f"{line.split()[0]:<17}{line.split()[-1]}" for line in listed.stdout.splitlines()[1:]]
     assert "\n".join(shown) + "\n" == EVENTS
-    off = assay("events", config, "evaluate.enabled=false", "checkpoint.enabled=false")
+    off = assay(
+        "check", "--show", "callbacks", config, "evaluate.enabled=false", "checkpoint.enabled=false"
+    )
     assert not re.search("Evaluate|Save", off.stdout)
 
 

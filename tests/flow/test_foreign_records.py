@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.cli.check_views import VIEWS
 from assay.cli.permission import say
 from assay.compose.trust import Foreign
 from assay.formats import run_file
@@ -258,9 +259,13 @@ def test_packed_and_unpacked_by_somebody_else_it_asks(
 # ----------------------------------------------------------------------------------------------- every command, every owner
 
 OF_THE_NEWEST = (
-    *(("check", "RUN"), ("summary", "RUN"), ("events", "RUN"), ("graph", "RUN")),
-    *(("check", "FILE"), ("summary", "FILE"), ("config", "explain", "seed", "FILE")),
-    *(("bench", "data", "FILE", "--seconds", "0.1"), ("run", "FILE", "--queue")),
+    *(("check", "RUN"), *(("check", "RUN", "--show", it) for it in VIEWS)),
+    *(
+        ("check", "FILE"),
+        ("check", "FILE", "--show", "layers"),
+        ("config", "explain", "seed", "FILE"),
+    ),
+    *(("check", "FILE", "--show", "loading"), ("run", "FILE", "--queue")),
     *(("run", "FILE", "--max-steps", "1"), ("test", "FILE", "--from", "RUN")),
     *(("prove", "FILE", "--write", "golden.json", "--steps", "1"), ("restore", "RUN")),
     *(("test", "RUN"), ("rerun", "RUN", "--max-steps", "1")),

@@ -47,7 +47,7 @@ def listening(toy: Path) -> Path:
 
 
 def test_they_are_listed_in_their_order(assay, listening: Path) -> None:
-    listed = assay("events", "toy.toml")
+    listed = assay("check", "--show", "callbacks", "toy.toml")
 
     assert listed.returncode == 0, listed.stderr
     steps = [

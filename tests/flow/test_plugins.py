@@ -195,7 +195,7 @@ def test_plugins_of_a_config_are_left_in_reverse_also_when_step_3_raises(
         "finished",
     ]
 
-    listed = assay("events", "fine.toml")
+    listed = assay("check", "--show", "callbacks", "fine.toml")
     assert listed.stdout.count("Noted.step") == 2
 
 

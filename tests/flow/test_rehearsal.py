@@ -52,8 +52,8 @@ def said_of(*arguments: str) -> Result:
 @pytest.mark.thorough
 @pytest.mark.row("B34", "B01")
 def test_layers_and_stages_are_printed_with_shapes_parameters_and_flops(assay, toy: Path) -> None:
-    summary = assay("summary", "toy.toml", "model.width=16")
-    graph = assay("graph", "toy.toml", "model.width=16")
+    summary = assay("check", "--show", "layers", "toy.toml", "model.width=16")
+    graph = assay("check", "--show", "batch", "toy.toml", "model.width=16")
 
     assert summary.returncode == graph.returncode == 0, summary.stderr + graph.stderr
     lines = [line.split() for line in summary.stdout.splitlines()]
@@ -78,13 +78,14 @@ def test_both_are_there_as_data_and_refuse_what_a_run_would_refuse(
 ) -> None:
     monkeypatch.chdir(toy)
 
-    summary, graph = (said_of(name, "toy.toml", "--json") for name in ("summary", "graph"))
+    views = ("layers", "batch")
+    summary, graph = (said_of("check", "--show", it, "toy.toml", "--json") for it in views)
 
     assert json.loads(summary.stdout)["samples"] == 8
     assert json.loads(graph.stdout)[1]["name"] == "batch"
-    for name in ("summary", "graph"):
-        assert isinstance(said_of(name).exception, InputError)
-        wrong = said_of(name, "toy.toml", "model.widht=3").exception
+    for view in views:
+        assert isinstance(said_of("check", "--show", view).exception, InputError)
+        wrong = said_of("check", "--show", view, "toy.toml", "model.widht=3").exception
         assert isinstance(wrong, ConfigError) and "did you mean `width`?" in str(wrong)
 
 

@@ -217,10 +217,10 @@ def test_check_says_fine_or_everything_that_is_wrong(assay, toy: Path) -> None:
 
 
 def test_events_lists_who_listens(assay, toy: Path) -> None:
-    shown = assay("events", "toy.toml")
+    shown = assay("check", "--show", "callbacks", "toy.toml")
     assert shown.returncode == 0, shown.stderr
     assert "epoch_end" in shown.stdout and "Evaluate" in shown.stdout and "Save" in shown.stdout
-    refused = assay("events", "toy.toml", "evaluate.evry=3")
+    refused = assay("check", "--show", "callbacks", "toy.toml", "evaluate.evry=3")
     assert (refused.returncode, refused.stdout) == (
         2,
         "",

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from assay.cli.check_views import VIEWS
 from assay.cli.main import main as assay
 from assay.formats.json_codec import dumps
 from assay.store.packing import Pack, PackedFile
@@ -84,14 +85,22 @@ NAMES = (
     *("checkpoints", "config", "config.toml/a", "run.json/evil.py", "trace/" + "a/" * 50 + "b"),
 )
 COMMANDS = (
-    *(["check", "RUN"], ["summary", "RUN"], ["graph", "RUN"], ["events", "RUN"], ["show", "RUN"]),
+    *(["check", "RUN"], *(["check", "RUN", "--show", it] for it in VIEWS), ["show", "RUN"]),
     *(["log", "RUN"], ["metrics", "RUN"], ["ls"], ["diff", "RUN", "RUN"], ["find", "FILE"]),
     *(["test", "RUN"], ["rerun", "RUN"], ["resume", "RUN"], ["replay", "RUN"], ["restore", "RUN"]),
-    *(["diverge", "RUN", "RUN", "--no-rerun"], ["note", "RUN", "x"], ["live", "RUN", "--once"]),
+    *(
+        ["diverge", "RUN", "RUN", "--no-rerun"],
+        ["edit", "RUN", "--note", "x"],
+        ["live", "RUN", "--once"],
+    ),
 )
 OF_CONFIGS = (
-    *(["run", "FILE", "--max-steps", "1"], ["check", "FILE"], ["summary", "FILE"]),
-    *(["graph", "FILE"], ["events", "FILE"], ["bench", "data", "FILE"], ["sweep", "FILE"]),
+    *(
+        ["run", "FILE", "--max-steps", "1"],
+        ["check", "FILE"],
+        ["check", "FILE", "--show", "layers"],
+    ),
+    *(*(["check", "FILE", "--show", it] for it in VIEWS), ["sweep", "FILE"]),
     *(["config", "explain", "seed", "FILE"], ["run", "FILE", "--queue"], ["test", "FILE"]),
     *(["verify-resume", "FILE"], ["prove", "FILE", "--write", "g.json"]),
 )

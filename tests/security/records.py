@@ -248,7 +248,7 @@ COMMANDS = [
     ["ls", "--grep", "careful"],
     ["ls", "--group"],
     ["ls", "--diff"],
-    *([name, "{id}"] for name in ("show", "log", "note", "label")),
+    *([name, "{id}"] for name in ("show", "log", "edit")),
     ["show", "{id}", "--json"],
     ["show", "{id}", "--config"],
     ["show", "{id}", "--check"],
@@ -261,7 +261,7 @@ COMMANDS = [
     ["live", "{id}", "--once", "-i", "picture.png"],
     ["diff", "{id}", "{other}"],
     ["find", "--name", "picture"],
-    ["tag", "{id}", "other"],
+    ["edit", "{id}", "--tag", "other"],
     ["restore", "{id}", "--to", "restored"],
 ]
 

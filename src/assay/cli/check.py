@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.check_views import VIEWS
 from assay.cli.launch import split_arguments
 from assay.cli.one_config import one_config, read_config, user_dir_option
 from assay.cli.one_run import LAST
@@ -81,6 +82,13 @@ def _pause_collection() -> Iterator[None]:
     help="Train some steps twice, once left in the middle and resumed by a fresh OS process, and"
     " compare every part.",
 )
+@click.option(
+    "--show",
+    "view",
+    type=click.Choice(list(VIEWS)),
+    help="Show in place of the check: the layers of the model, one batch at each stage of a step,"
+    " the callbacks in their order, or the speed of loading.",
+)
 @rehearsal_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @user_dir_option
@@ -93,6 +101,7 @@ def command(
     listed: bool,
     data: bool,
     resume: bool,
+    view: str | None,
     rehearse: bool,
     layout: str | None,
     memory: str | None,
@@ -113,6 +122,11 @@ def command(
     from assay.compose.launch import Launch
 
     _refuse_without_rehearsal(conditions, rehearse=rehearse)
+    if view is not None:
+        if shape or strict or defaults or listed or data or resume or rehearse:
+            raise InputError("`--show` takes the place of the check.", fix=f"--show {view} alone")
+        shown = read_config("check", arguments, variant, user_dir=user_dir, trust=trust)
+        return VIEWS[view](shown, as_json)
     asked = request_of(memory, device, batch, bandwidth) if rehearse else None
     if shape:
         _refuse_with_shape(

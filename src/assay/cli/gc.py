@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from assay.cli.terminal import echo
-from assay.core.formatting import count, size
+from assay.core.errors import InputError
+from assay.core.formatting import count, duration, size
 from assay.core.terminal import visible
 from assay.jobs.frozen_jobs import delete_ended_trees
-from assay.store.known_projects import projects_here
+from assay.store.index import reindex
+from assay.store.known_projects import project_here, projects_here
 from assay.store.trash import clean
 
 
@@ -21,7 +25,19 @@ from assay.store.trash import clean
     "--code", is_flag=True, help="Delete kept code too that no run of this project needs."
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
-def command(code: bool, dry_run: bool) -> int:
+@click.option(
+    "--index",
+    is_flag=True,
+    help="Only make the index anew from the records: it loses nothing.",
+)
+def command(code: bool, dry_run: bool, index: bool) -> int:
+    if index:
+        if code or dry_run:
+            raise InputError("`--index` deletes nothing.", fix="assay gc --index")
+        began = time.perf_counter()
+        runs = reindex(project_here())
+        echo(f"{count(runs, 'run')} indexed in {duration(time.perf_counter() - began)}")
+        return 0
     here = projects_here()
     trees = delete_ended_trees(here[0], dry_run=dry_run) if here else []
     done = clean(here[0] if here else None, code=code, dry_run=dry_run)

@@ -81,6 +81,8 @@ _JSON = click.option(
     help="At the end print one JSON object to stdout; all other output goes to stderr.",
 )
 
+_SUFFIXES = (".toml", ".py", ".json", ".yaml", ".yml", ".ini", ".cfg")
+
 
 def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Settings of one launch. They are recorded, and kept out of the config and its hash."""
@@ -321,6 +323,10 @@ def _refuse_torn(arguments: Sequence[str], i: int) -> None:
         end = start + 3 if arguments[start + 1] == "=" else start + 2
         whole = "".join(arguments[max(start, 0) : end])
         raise InputError(f"`{word}` is no config file.", fix=f"write `{whole}`, without spaces")
+    is_key = "." in word and not os.path.exists(word) and os.path.splitext(word)[1] not in _SUFFIXES
+    if is_key and i and i + 1 < len(arguments):  # `train.epochs 5`
+        fix = f"write `{word}={arguments[i + 1]}`"
+        raise InputError(f"`{word}` is no config file: a key and its value are one word.", fix=fix)
     if before is None:
         return
     value = arguments[before].partition("=")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from types import TracebackType
@@ -51,20 +52,12 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "Keep": {
-        "note": ("assay.cli.note", "Add a note to a run."),
-        "label": ("assay.cli.label", "Put labels on a run."),
-        "tag": ("assay.cli.tag", "Give a run another title."),
-        "archive": ("assay.cli.archive", "Leave runs out of lists."),
+        "edit": ("assay.cli.edit", "Add notes, labels, another title; leave runs out of lists."),
         "rm": ("assay.cli.rm", "Remove runs, until `gc` for good."),
-        "gc": ("assay.cli.gc", "Delete what was removed."),
-        "reindex": ("assay.cli.reindex", "Rebuild the index of runs."),
+        "gc": ("assay.cli.gc", "Delete what was removed; --index rebuilds the index."),
     },
     "Check": {
         "check": ("assay.cli.check", "Check a config and list every mistake, without running it."),
-        "summary": ("assay.cli.summary", "Show the layers of a model: shapes, parameters, FLOPs."),
-        "graph": ("assay.cli.graph", "Show one batch at each stage of a step."),
-        "events": ("assay.cli.events", "List the callbacks of a run in the order of their calls."),
-        "bench": ("assay.cli.bench", "Measure how fast the data of a config is loaded."),
         "config": ("assay.cli.config", "Read and change settings; show a config, explain a value."),
     },
     "Share": {
@@ -95,7 +88,7 @@ ELSEWHERE = {
     **dict.fromkeys(("tune", "search"), "sweep"),
     "clean": "gc",
     "rehearse": "check --rehearse",
-    "rename": "tag",
+    "rename": "edit --tag",
     "reproduce": "replay",
     "plot": "figure",
     "tensorboard": "board",
@@ -120,16 +113,12 @@ RUNS_CODE: dict[str, str] = {
     "serve": "with a run, what `export` runs: "
     + _FOREIGN
     + " With an exported folder it runs none.",
-    "bench": f"{_MODULES}.",
     "replay": "the config and the code that were kept with the run. It asks first if the run was"
     " not made here.",
     "diverge": "the config and the code that were kept with each run, to train steps again. It"
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "prove": f"{_MODULES}.",
-    "summary": f"{_MODULES}.",
-    "graph": f"{_MODULES}.",
-    "events": f"{_MODULES}.",
     "watch": "no module, but the `command` of a [[notify]] rule in the settings of the project.",
     "config": "only `explain` and `show`: a Python config, modules for a key that is not there.",
 }
@@ -172,6 +161,9 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            if os.path.isfile(name):
+                what = f"`{name}` is a file, and no command of assay."
+                raise InputError(what, fix=f"assay run {shlex.join(args)}")
             here = ELSEWHERE.get(name)
             near = suggestion([here]) if here else did_you_mean(name, COMMANDS)
             fix = instead_of(f"assay {name}") or near

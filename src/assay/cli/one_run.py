@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from assay.cli.completion import complete_first_run, complete_runs
+from assay.cli.completion import complete_runs
 
 LAST = "last"
 
@@ -15,10 +15,3 @@ LAST = "last"
 def run_argument(metavar: str = "[RUN]") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the argument `run`, which is the last run where it is left out."""
     return click.argument("run", metavar=metavar, default=LAST, shell_complete=complete_runs)
-
-
-def run_and_more(metavar: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the argument `arguments`, of which the first may be a run: the command tells."""
-    return click.argument(
-        "arguments", metavar=f"[RUN] {metavar}", nargs=-1, shell_complete=complete_first_run
-    )

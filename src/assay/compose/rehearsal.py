@@ -303,21 +303,12 @@ def audit_data(config: Config) -> list[Audit]:
         ]
 
 
-def bench_data(config: Config, *, seconds: float, workers: tuple[int, ...] = ()) -> list[Speed]:
-    """Measure the speed of data.train, with and without pinned memory, by number of workers."""
-    from assay.engine import Loader
+def bench_data(config: Config, *, seconds: float = 5.0) -> list[Speed]:
+    """Measure the speed of data.train for some seconds, with and without pinned memory."""
     from assay.engine.data.audit import bench
 
     with open_run_scope(ensure_sound(config), Launch()) as scope:
         promise_no_training(scope.context)
         if "train" not in splits_of(scope.root):
             raise InputError("The config has no [data.train], whose speed could be measured.")
-        data = make_loader(scope, "train")
-        if not isinstance(data, Loader) and workers:
-            raise InputError(
-                f"data.train is a {type(data).__name__}, which loads by itself: --workers cannot"
-                " change that.",
-                fix="Leave out --workers, or give a data set (__len__ and __getitem__) and"
-                " batch_size.",
-            )
-        return bench(data, seconds=seconds, workers=workers)
+        return bench(make_loader(scope, "train"), seconds=seconds)

@@ -49,7 +49,7 @@ from typing import Any, Protocol
 
 
 class Event(StrEnum):
-    """Moment of a run. The value is its name in configs, `engine.on(...)` and `assay events`."""
+    """Moment of a run. The value is its name in configs, `engine.on(...)` and `assay check`."""
 
     RUN_BEGIN = "run_begin"
     RUN_END = "run_end"

@@ -9,6 +9,15 @@ _PAGE = "the page of the project draws it: assay ui"
 RETIRED: Mapping[str, str] = {
     "assay convert": "a config of an older system runs as it is; `assay config show CONFIG` prints"
     " it as one of assay",
+    "assay summary": "assay check CONFIG --show layers",
+    "assay graph": "assay check CONFIG --show batch",
+    "assay events": "assay check CONFIG --show callbacks",
+    "assay bench": "assay check CONFIG --show loading",
+    "assay note": "assay edit RUN --note TEXT",
+    "assay label": "assay edit RUN --label NAME",
+    "assay tag": "assay edit RUN --tag TITLE",
+    "assay archive": "assay edit RUN --archive",
+    "assay reindex": "assay gc --index",
     "assay queue add": "assay run CONFIG --queue",
     "assay queue move": "the order is given with the job: assay run CONFIG --queue --priority 5",
     "assay run --on local": "assay run CONFIG --queue",
