@@ -157,7 +157,7 @@ def test_a_command_that_does_not_exist_names_its_neighbour(assay: Assay) -> None
             ["sweep", "a.toml", "--sampler", "tep"],
             "`assay sweep`: --sampler cannot be `tep`.\n  fix: did you mean `tpe`?",
         ),
-        (["sweep", "a.toml", "--sampler", "zzz"], "  fix: the choices are grid, zip, random, "),
+        (["sweep", "a.toml", "--sampler", "zzz"], "  fix: the choices are tpe, cma-es, nsga2"),
         (
             ["log", "last", "-n", "x"],
             "`assay log`: -n must be a whole number of at least 0, not 'x'.",
