@@ -162,7 +162,9 @@ class Save:
                     ' engine.on("step_end", every=100)(evaluate.run).',
                 )
             state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
-        engine.bus.stage.ask(lambda: self.save_best(engine))
+        # After the periodic one of this event: rotation spares that longer than a former best.
+        stage = engine.bus.stage
+        stage.ask(lambda: stage.ask(lambda: self.save_best(engine)))
 
     def mark_best(self, engine: Engine) -> None:
         """Mark the checkpoint that the run resumes from, if it is the best and nobody did."""
