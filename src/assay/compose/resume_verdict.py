@@ -15,14 +15,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.launch import Launch
-from assay.compose.run_record import attempt_spec, project_around, secrets_of
+from assay.compose.run_record import attempt_spec, secrets_of
 from assay.config.loading import Config
 from assay.core.errors import AssayError
 from assay.formats.json_codec import write_atomic
 from assay.record.attempt import keep_snapshot
 from assay.record.environment import environment
 from assay.record.recorder import RunRecorder
-from assay.store.layout import Project
+from assay.store.layout import Project, find_project
 
 if TYPE_CHECKING:
     from assay.engine import Engine
@@ -54,10 +54,13 @@ def is_of_design(engine: Engine) -> bool:
     return type(engine.process) in (Supervised, OwnLoss) and not engine.bus.has_others()
 
 
-def keep_resume_verdict(config: Config, launch: Launch, verdict: str) -> str:
-    """Keep what a test of resume found for the next start; return it with its date."""
+def keep_resume_verdict(config: Config, launch: Launch, verdict: str) -> None:
+    """Keep what a test of resume found for the next start, if there is a project."""
     words = f"tried on {datetime.datetime.now(datetime.UTC):%Y-%m-%d}: {verdict}"
-    project = project_around(config.path)
+    start = Path.cwd() if config.path is None else config.path.resolve().parent
+    project = find_project(start) or find_project(Path.cwd())
+    if project is None:
+        return
     secrets = secrets_of(config)
     spec = attempt_spec(config, launch, project, secrets, None)
     with TemporaryDirectory() as folder:
@@ -66,7 +69,6 @@ def keep_resume_verdict(config: Config, launch: Launch, verdict: str) -> str:
     kept.pop(key := _key(spec.config_hash or "", code.snapshot, environment()), None)
     newest = dict(list({**kept, key: words}.items())[-_MOST:])
     write_atomic(project.assay_dir / _FILE, json.dumps(newest, indent=1).encode(), durable=False)
-    return words
 
 
 def _key(config_hash: str, code: str, found: Mapping[str, Any]) -> str:
