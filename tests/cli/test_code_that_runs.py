@@ -27,7 +27,6 @@ HARMLESS: dict[str, list[list[str]]] = {
     "metrics": [["RUN"], ["RUN", "--csv"]],
     "live": [["RUN", "--help"]],
     "ui": [["--help"]],
-    "inbox": [["--keep"], ["--all", "--json"]],
     "table": [
         ["ls"],
         ["set", "results", "net", "seed", "seed", "--run", "RUN"],

@@ -134,6 +134,8 @@ def test_html_in_a_readme_is_text_and_its_pictures_are_links(
     assert not any(each.startswith("javascript") for each in links)
     text = Path("aaaaaaaa-report/report.md").read_text(encoding="utf-8")
     assert "&lt;script>" in text and "<script>" not in text
+    assert "](http://evil.test/pixel.png)" in text
+    assert not re.search(r"!\[[^]]*\]\((?!pictures/)", text)
     assert "```html\n<b>code</b>\n```" in text
 
 

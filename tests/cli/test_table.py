@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assay.store.layout import Project
-from assay.store.tables import read_history, read_table, table_file
+from assay.store.tables import read_history, table_file
 from cli.conftest import Assay
 from run_folders import id_of, make_run, write_metrics
 
@@ -80,8 +80,6 @@ def test_a_row_or_column_that_is_called_as_the_key_of_another_is_one_of_its_own(
     ]
     said = assay("table", "set", "t", "r3", "valid-acc-2", "0.5")  # keys that are no names
     assert said.lines[3].split() == ["r2", "0.7", "0.5", "5"]
-    Path("a.csv").write_text("model,a/b,a-b\nx,1,2\n", encoding="utf-8")
-    assert assay("table", "import", "u", "a.csv").lines[1].split() == ["x", "1", "2"]
 
 
 def test_a_cell_whose_source_changed_says_what_it_was(project: Project, assay: Assay) -> None:
@@ -246,37 +244,6 @@ def test_a_whole_number_of_a_run_keeps_its_digits(project: Project, assay: Assay
     said = assay("table", "set", "digits", "small", "params", "params", "--run", run)
 
     assert str(2**62 + 1) in said.out
-
-
-def test_an_exported_csv_comes_back_as_it_was(
-    project: Project, assay: Assay, tmp_path: Path
-) -> None:
-    file = tmp_path / "in.csv"
-    file.write_text('name,value\n"a, b",1.5\n\'=1+1,2\n', encoding="utf-8")
-
-    assert assay("table", "import", "one", str(file)).code == 0
-    exported = tmp_path / "out.csv"
-    assay("table", "export", "one", str(exported))
-    assert assay("table", "import", "two", str(exported)).code == 0
-
-    cells = [[dict(row.cells) for row in read_table(project, name).rows] for name in ("one", "two")]
-    assert (
-        cells[0] == cells[1] == [{"name": "a, b", "value": "1.5"}, {"name": "=1+1", "value": "2"}]
-    )
-
-
-def test_a_csv_file_that_no_table_holds_is_refused_and_makes_none(
-    project: Project, assay: Assay, tmp_path: Path
-) -> None:
-    file = tmp_path / "large.csv"
-    for text, bound in (("a\n" + "1\n" * 10_001, "10,000 rows"), ("a," * 500 + "b\n", "500 col")):
-        file.write_text(text)
-
-        said = assay("table", "import", "large", str(file))
-
-        assert said.code == 2
-        assert f"A table has at most {bound}" in said.err
-        assert not table_file(project, "large").exists()
 
 
 def test_a_table_that_is_damaged_is_named_and_stops_nothing(project: Project, assay: Assay) -> None:

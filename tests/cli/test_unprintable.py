@@ -47,7 +47,7 @@ READING = {
 }
 BEGINNING = {
     *("init", "run", "queue", "sweep", "verify-resume", "prove"),
-    *("ui", "board", "watch", "serve"),
+    *("ui", "board", "serve"),
 }
 """Commands that begin something, or go on until they are stopped."""
 

@@ -103,10 +103,8 @@ def test_the_watcher_tells_of_a_run_that_was_killed_and_ends_with_the_last_run(
             sys.executable,
             "-m",
             "assay",
-            "watch",
+            "inbox",
             "--until-idle",
-            "--every",
-            "0.2",
             "--pid",
             str(run.pid),
         ],
@@ -132,7 +130,7 @@ def test_watchers_of_several_runs_leave_one_which_stays_for_all_of_them(
 ) -> None:
     """Those that come later leave the OS process that they were started for to the first."""
     first, second = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
-    words = [sys.executable, "-m", "assay", "watch", "--until-idle", "--every", "0.2", "--pid"]
+    words = [sys.executable, "-m", "assay", "inbox", "--until-idle", "--pid"]
     watcher = subprocess.Popen([*words, str(first.pid)], cwd=project.root)
     await_watching(project, watcher)
 

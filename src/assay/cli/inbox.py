@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from assay.cli.terminal import echo, paint, use_color
-from assay.core.formatting import age
-from assay.core.terminal import visible
+from assay.cli.message_lines import message_lines
+from assay.cli.terminal import echo
+from assay.core.errors import InputError
 from assay.formats.json_codec import dumps, to_plain
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
@@ -20,14 +18,12 @@ from assay.store.known_projects import all_projects, projects_here
 from assay.store.layout import Project
 from assay.store.read_marks import mark_read
 
-_STYLES = {"finished": "green", "resumed": "blue", "stopped": "yellow"}
-_DETAIL_LINES = 12
-
 
 @click.command(
     name="inbox",
     help="Show runs that finished, failed, resumed or stalled, with the cause. They are read"
-    " then, unless --keep.",
+    " then, unless --keep. With --follow it goes on, and the rules under [[notify]] of the settings"
+    " of the project send them; `assay run` starts that beside itself where there are rules.",
 )
 @click.option("--all", "everything", is_flag=True, help="Include messages that were read.")
 @click.option(
@@ -39,8 +35,29 @@ _DETAIL_LINES = 12
 )
 @click.option("--keep", is_flag=True, help="Leave the messages unread.")
 @click.option("--all-projects", is_flag=True, help="Messages of all your projects.")
+@click.option("--follow", is_flag=True, help="Print and send what happens from now on.")
+@click.option("--until-idle", is_flag=True, help="Follow until no run of this project lives.")
+@click.option("--test", "is_test", is_flag=True, help="Send a test by each rule, and end.")
+@click.option("--pid", type=click.IntRange(min=0), default=0, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(everything: bool, days: float, keep: bool, all_projects: bool, as_json: bool) -> int:
+def command(
+    everything: bool,
+    days: float,
+    keep: bool,
+    all_projects: bool,
+    follow: bool,
+    until_idle: bool,
+    is_test: bool,
+    pid: int,
+    as_json: bool,
+) -> int:
+    if follow or until_idle or is_test:
+        if everything or keep or all_projects or as_json:
+            what = "Messages that are sent are those of this project from now on."
+            raise InputError(what, fix="assay inbox --follow")
+        from assay.cli import inbox_follow
+
+        return inbox_follow.send_test() if is_test else inbox_follow.follow(until_idle, pid)
     homes = _all() if all_projects else projects_here()
     now_ns = time.time_ns()
     found: list[tuple[Project, Message]] = []
@@ -73,27 +90,6 @@ def command(everything: bool, days: float, keep: bool, all_projects: bool, as_js
 
 def _all() -> list[Project]:
     return all_projects()
-
-
-def message_lines(messages: Sequence[Message], now_ns: int = 0) -> list[str]:
-    """Return messages as aligned lines, each with its traceback below it."""
-    now_ns = now_ns or time.time_ns()
-    color = use_color(sys.stdout)
-    width = max(len(message.kind) for message in messages)
-    tags = max(min(24, len(visible(message.tag))) for message in messages)
-    out = []
-    for message in messages:
-        kind = paint(f"{message.kind:<{width}}", _STYLES.get(message.kind, "red"), on=color)
-        tag = visible(message.tag)[:24]
-        when = age(message.at_ns, now_ns)
-        out.append(
-            f"{kind}  {message.run}  {tag:<{tags}}  {when:>9}  {visible(message.text)}".rstrip()
-        )
-        detail = message.detail.strip().split("\n") if message.detail.strip() else []
-        cut = len(detail) - _DETAIL_LINES
-        out += [f"    ... {cut} lines: assay log {message.run} --events"] if cut > 0 else []
-        out += [f"    {visible(line)}".rstrip() for line in detail[-_DETAIL_LINES:]]
-    return out
 
 
 def _data(home: Project, message: Message) -> Any:

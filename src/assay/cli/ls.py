@@ -62,9 +62,6 @@ _AT_TERMINAL = 500
 )
 @click.option("--diff", is_flag=True, help="A column for each key of the configs that differs.")
 @click.option(
-    "--view", metavar="NAME", default="", help="As a view that was saved in `assay ui` shows them."
-)
-@click.option(
     "--group",
     is_flag=True,
     help="One line for runs that differ in the seed alone: mean ± deviation.",
@@ -88,7 +85,6 @@ def command(
     columns: str,
     sort: str,
     diff: bool,
-    view: str,
     group: bool,
     ignored: str,
     limit: int | None,
@@ -104,7 +100,7 @@ def command(
     if as_json and as_csv:
         raise InputError("--json and --csv are two different things.", fix="give one of them")
     ignored_keys = [key.strip() for key in ignored.split(",") if key.strip()]
-    if ignored_keys and not (group or view):
+    if ignored_keys and not group:
         raise InputError("`--except` says what a group may differ in.", fix="give --group, too")
     homes = known_projects.all_projects() if all_projects else known_projects.projects_here()
     names = tuple(name.strip() for name in columns.split(",") if name.strip())
@@ -117,8 +113,6 @@ def command(
         limit=limit,
         **given,
     )
-    if view:
-        asked = _fill_from_view(asked, view, homes)
     lost = known_projects.lost_projects() if all_projects else []
     asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
     catalog = open_catalog(homes, lost=lost, asked=replace(asked, limit=None) if diff else asked)
@@ -162,24 +156,6 @@ def _print_fitting(table: RunTable, less_needed: Sequence[str], *, diff: bool) -
         )
     elif left_out:
         echo(f"... too narrow for: {', '.join(left_out)}", err=True)
-
-
-def _fill_from_view(asked: Asked, view: str, homes: Sequence[Project]) -> Asked:
-    """Take from a saved view what the command does not say itself."""
-    from assay.store.saved_views import read_view
-
-    if not homes:
-        raise InputError("There is no project here, so there is no view.")
-    found = read_view(homes[0], view)
-    return replace(
-        asked,
-        where=asked.where or found.where,
-        archived=asked.archived or found.archived,
-        tests=asked.tests or found.tests,
-        columns=asked.columns or tuple(column.name for column in found.columns),
-        sort=asked.sort or found.sort[:1],
-        group=asked.group or ((BY_CONFIG,) if found.group else ()),
-    )
 
 
 def _default_columns(tests: bool, everywhere: bool) -> tuple[str, ...]:

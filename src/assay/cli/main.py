@@ -36,8 +36,10 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "ui": ("assay.cli.ui", "Show the runs in a browser."),
         "board": ("assay.cli.board", "Show the curves of runs in TensorBoard."),
         "table": ("assay.cli.table", "Read and write result tables."),
-        "inbox": ("assay.cli.inbox", "List runs that finished or failed, with the cause."),
-        "watch": ("assay.cli.watch", "Tell what happens to the runs, and send notifications."),
+        "inbox": (
+            "assay.cli.inbox",
+            "List runs that ended, with the cause; --follow to be told.",
+        ),
         "find": ("assay.cli.find", "Find the run that made a file."),
     },
     "Compare": {
@@ -119,7 +121,8 @@ RUNS_CODE: dict[str, str] = {
     " asks first if one was not made here. With --no-rerun it runs nothing.",
     "verify-resume": f"{_MODULES}.",
     "prove": f"{_MODULES}.",
-    "watch": "no module, but the `command` of a [[notify]] rule in the settings of the project.",
+    "inbox": "no module, but with --follow and --test the `command` of a [[notify]] rule in the"
+    " settings of the project.",
     "config": "only `explain` and `show`: a Python config, modules for a key that is not there.",
 }
 """Name -> what of the user's a command runs. Every other command reads data only."""

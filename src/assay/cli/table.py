@@ -293,21 +293,6 @@ def export(name: str, file: str | None, form: str | None) -> int:
     return 0
 
 
-@command.command(
-    name="import", help="Add the rows of a CSV file to a table, which is made when it is not there."
-)
-@click.argument("name", shell_complete=complete_tables)
-@click.argument("file")
-def import_(name: str, file: str) -> int:
-    project = project_here()
-    rows = table_edits.csv_rows(_read_text(file))
-    if name not in table_names(project):
-        table_edits.create(project, name)
-    table = table_edits.fill(project, name, rows, what="imported")
-    echo("\n".join(_lines(follow_links(table, _catalog(project)))))
-    return 0
-
-
 @command.command(name="rm", help="Remove a table and its history.")
 @click.argument("name", shell_complete=complete_tables)
 def rm(name: str) -> int:

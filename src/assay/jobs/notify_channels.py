@@ -43,7 +43,7 @@ def from_environment(value: str) -> str:
         return value
     found = os.environ.get(name)
     if not found:
-        fix = f"export {name}=... where the run or `assay watch` is started"
+        fix = f"export {name}=... where the run or `assay inbox --follow` is started"
         raise NotifyError(f"The environment variable `{name}` is not set.", fix=fix)
     return found
 

@@ -186,7 +186,7 @@ def start_watcher(project: Project) -> bool:
     """
     if not Settings(project.root).notify_rules:
         return False
-    command = [sys.executable, "-m", "assay", "watch", "--until-idle", "--pid", str(os.getpid())]
+    command = [sys.executable, "-m", "assay", "inbox", "--until-idle", "--pid", str(os.getpid())]
     with open(_open_to_append(project.assay_dir / LOG_NAME), "ab") as log:
         subprocess.Popen(
             command,

@@ -198,11 +198,18 @@ def _visible_lines(text: str) -> str:
 
 
 def _without_html(text: str) -> str:
-    """Return Markdown in which HTML is text: `<` is escaped outside of blocks of code."""
+    """Return Markdown in which HTML is text and pictures are links, outside of blocks of code.
+
+    A picture would be fetched from wherever it says by whoever opens the page.
+    """
     blocks = [each for each in _MARKDOWN.parse(text) if each.type in ("fence", "code_block")]
     is_code = {at for block in blocks for at in range(*(block.map or (0, 0)))}
     lines = enumerate(text.split("\n"))
-    return "\n".join(line if at in is_code else line.replace("<", "&lt;") for at, line in lines)
+    return "\n".join(line if at in is_code else _harmless(line) for at, line in lines)
+
+
+def _harmless(line: str) -> str:
+    return line.replace("<", "&lt;").replace("![", "[")
 
 
 _STYLE = """

@@ -1,13 +1,11 @@
-"""Command `assay watch`: print and send what happens to the runs of a project."""
+"""Follower of a project: it prints and sends what happens to the runs."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-import click
-
-from assay.cli.inbox import message_lines
+from assay.cli.message_lines import message_lines
 from assay.cli.terminal import echo
 from assay.core.errors import InputError
 from assay.jobs.notice import NotifyError, notices_of
@@ -22,7 +20,6 @@ from assay.jobs.watch import (
 )
 from assay.query.inbox import Message
 from assay.store.known_projects import project_here
-from assay.store.layout import Project
 
 _TEST = Message(
     id="test-finished-0",
@@ -34,29 +31,14 @@ _TEST = Message(
 )
 
 
-@click.command(
-    name="watch",
-    help="Print what happens to the runs of this project: finished, failed, killed, stalled, nan."
-    " The rules under [[notify]] of its settings send it as well. `assay run` starts this beside"
-    " itself where there are rules.",
-)
-@click.option(
-    "--every",
-    "every_s",
-    metavar="S",
-    type=click.FloatRange(min=0.1),
-    default=EVERY_S,
-    help="Seconds between two looks (2).",
-)
-@click.option("--until-idle", is_flag=True, help="End when no run of this project lives.")
-@click.option("--test", "is_test", is_flag=True, help="Send a test by each rule, and end.")
-@click.option("--pid", type=click.IntRange(min=0), default=0, hidden=True)
-def command(every_s: float, until_idle: bool, is_test: bool, pid: int) -> int:
+def follow(until_idle: bool, pid: int, every_s: float = EVERY_S) -> int:
+    """Print and send what happens to the runs of the project until nothing is left to happen.
+
+    `pid` is an OS process that is to be watched too: a watcher at work takes the request, and if
+    it is about to end, this one follows it.
+    """
     project = project_here()
-    if is_test:
-        return _send_test(project)
     since_ns = time.time_ns() - SLACK_NS
-    # A watcher at work takes the request; if it is about to end, this one follows it.
     request = WatchRequests(project).add(pid) if pid else None
     with only_watcher(project, request=request) as is_free:
         if not is_free and pid:
@@ -73,8 +55,9 @@ def command(every_s: float, until_idle: bool, is_test: bool, pid: int) -> int:
     return 0
 
 
-def _send_test(project: Project) -> int:
+def send_test() -> int:
     """Send a test by each rule; the exit code is 1 when one of them does not work."""
+    project = project_here()
     rules = notifier_of(project).rules.values()
     if not rules:
         fix = f"add a [[notify]] table to {project.settings}"
