@@ -164,19 +164,70 @@ def test_a_collate_function_is_the_users_wherever_it_is_given() -> None:
     assert [batch.tolist() for batch in StreamLoader(bare)] == [[0, 1, 2], [3]]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stage_that_draws_without_saying_so_is_told_at_its_first_item(workers: int) -> None:
-    stages = [
-        SequenceWrapper(range(8)),
-        streams.SplitByWorker(),
-        streams.Map(with_noise),
-        streams.Batch(2),
-    ]
-    loader = StreamLoader(chain(stages), workers=workers)
+def late_noise(item: int) -> float:
+    return item + (random.random() + np.random.random() if item > 12 else 0.0)
 
-    with pytest.raises(InputError, match="draws random numbers") as caught:
-        list(loader.windows(0, 0))
-    assert "random=True" in caught.value.fix
+
+def late_parts(item: int) -> Any:
+    yield item
+    if item > 12:
+        yield from (item + random.random() for _ in range(2))
+
+
+def late_drop(item: float) -> bool:
+    return item < 12 or random.random() < 0.7
+
+
+def by_hand(items: Any) -> Any:
+    for item in items:
+        yield late_noise(item)
+
+
+DRAWING: dict[str, list[Any]] = {
+    "map": [streams.Map(late_noise)],
+    "map before a buffer": [streams.Map(late_noise), streams.Shuffle(8)],
+    "filter": [streams.Filter(late_drop)],
+    "parts": [streams.FlatMap(late_parts), streams.Shuffle(8)],
+    "a generator": [by_hand],
+    "all": [streams.FlatMap(late_parts), streams.Filter(late_drop), streams.Map(late_noise)],
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", DRAWING)
+def test_a_stage_that_begins_to_draw_late_goes_on_exactly_though_it_says_nothing(
+    name: str, workers: int
+) -> None:
+    def make() -> StreamLoader:
+        stages = [streams.SplitByWorker(), *DRAWING[name], streams.Batch(2)]
+        return StreamLoader(
+            chain([SequenceWrapper(range(24)), *stages]), workers=workers, collate=noisy_list
+        )
+
+    whole, positions = [], []
+    loader = make()
+    for window in loader.windows(1, 0):
+        whole.append(window.batches[0])
+        positions.append(loader.state_dict())
+
+    for step in range(1, len(whole), 3):
+        random.seed(step)
+        again = make()
+        again.load_state_dict(positions[step - 1])
+        assert [window.batches[0] for window in again.windows(1, step)] == whole[step:]
+
+
+def noisy_list(samples: list[Any]) -> list[Any]:
+    return [*samples, random.random(), float(torch.rand(()))]
+
+
+def test_loading_a_stream_leaves_the_global_generators_as_they_were() -> None:
+    random.seed(2)
+    state = random.getstate()
+
+    list(StreamLoader(rows()).windows(0, 0))
+
+    assert random.getstate() == state
 
 
 def test_a_position_of_other_workers_is_refused() -> None:

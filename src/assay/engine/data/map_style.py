@@ -60,7 +60,7 @@ class SequenceWrapper(Sequence[Any]):
 class MapSequence(SequenceStage):
     """Stage that gives `function(item)` for each item, when it is asked for.
 
-    `random`: the function draws random numbers, and each item is drawn for under a key of its own.
+    Each item is drawn for under a key of its own. `random` says that the function draws.
     """
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
@@ -77,7 +77,6 @@ class _MappedSequence(Sequence[Any]):
         self.source = source
         self.function = function
         self.random = random
-        self.randomness = "sample" if random else "none"  # of a Loader over this
 
     def __len__(self) -> int:
         return len(self.source)

@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch.utils.data import get_worker_info
@@ -20,21 +20,12 @@ from assay.engine.data.batches import refuse_none, size_of
 from assay.engine.data.source import Window
 from assay.engine.data.streams.stream import Cursor, Pass, Position, Stream
 from assay.engine.data.workers import Workers
-from assay.engine.numerics.seed import comparable_state
+from assay.engine.numerics.seed import restore_generators
 
 logger = logging.getLogger("assay")
 
-_LOOKED_AT = 2
-"""So many items are looked at for draws without a key, here and in each worker."""
-
-
-class _Drew(Enum):
-    """Message of a worker instead of a batch: a stage drew without a key."""
-
-    DREW = "drew"
-
-
-_DREW = _Drew.DREW
+_COLLATE = -1
+"""Lane of the draws of `collate`, whose number is that of the position it is at."""
 
 
 class StreamLoader:
@@ -80,7 +71,6 @@ class StreamLoader:
         self.rank = rank
         self.ranks = ranks
         self._state: dict[str, Any] | None = None
-        self._checked = 0
         self._epoch = 0  # that was begun last
 
     def exactness(self) -> str:
@@ -184,13 +174,17 @@ class StreamLoader:
     def _batches_here(
         self, epoch: int, at: _StartPositions, reached: _Reached
     ) -> Generator[tuple[Any, _Reached]]:
-        """Yield the batches, loaded in this OS process."""
-        with closing(self.stream.open(self._way(epoch, 0), at.positions[0])) as cursor:
+        """Yield the batches, loaded in this OS process, whose generators stay as they were."""
+        way = self._way(epoch, 0)
+        with restore_generators():
+            cursor = self.stream.open(way, at.positions[0])
+        with closing(cursor):
             while True:
-                try:
-                    batch = self._collate(self._next(cursor))
-                except StopIteration:
-                    return
+                with restore_generators():
+                    try:
+                        batch = _batch_of(next(cursor), cursor, way, self.collate)
+                    except StopIteration:
+                        return
                 reached.positions[0] = cursor.position()
                 yield batch, reached
 
@@ -210,8 +204,6 @@ class StreamLoader:
         )
         try:
             for batch, shard, position, tensors_of in pool.run():
-                if batch is _DREW:
-                    raise self._drew()
                 if tensors_of:
                     _warn_of_tensors(tensors_of)
                 reached.positions[shard] = position
@@ -219,30 +211,6 @@ class StreamLoader:
                 yield batch, reached
         finally:
             pool.close()
-
-    def _collate(self, item: Any) -> Any:
-        return _batch_of(item, self.collate)
-
-    def _next(self, cursor: Cursor) -> Any:
-        """Return the next item; of the first two, check that nothing was drawn without a key."""
-        if self._checked >= _LOOKED_AT:
-            return next(cursor)
-        self._checked += 1
-        before = comparable_state()
-        item = next(cursor)
-        if comparable_state() != before:
-            raise self._drew()
-        return item
-
-    def _drew(self) -> InputError:
-        return InputError(
-            f"A stage of data.{self.split} draws random numbers without saying so: a resumed run "
-            "would see others.",
-            fix=(
-                "Write streams.Map(function, random=True); each item is then drawn for under its "
-                "own key."
-            ),
-        )
 
 
 class _StartPositions:
@@ -295,27 +263,23 @@ class _Shards:
         assert worker is not None
         shard = (worker.id + self.at.turn) % len(self.ways)
         told = False
-        with closing(self.stream.open(self.ways[shard], self.at.positions[shard])) as cursor:
-            before = comparable_state()
-            for number, item in enumerate(cursor):
-                if number < _LOOKED_AT and comparable_state() != before:
-                    yield _DREW, shard, None, ""
-                    return
+        way = self.ways[shard]
+        with closing(self.stream.open(way, self.at.positions[shard])) as cursor:
+            for item in cursor:
                 has_tensors = not told and shard == 0 and _holds_tensor(item)
                 told = True
-                batch = _batch_of(item, self.collate)
+                batch = _batch_of(item, cursor, way, self.collate)
                 yield batch, shard, cursor.position(), self._maker() if has_tensors else ""
-                if number < _LOOKED_AT:
-                    before = comparable_state()  # to collate may draw
 
     def _maker(self) -> str:
         return next(iter(self.stream.makers()), type(self.stream).__name__)
 
 
-def _batch_of(item: Any, collate: Callable[[list[Any]], Any]) -> Any:
+def _batch_of(item: Any, cursor: Cursor, way: Pass, collate: Callable[[list[Any]], Any]) -> Any:
     """Return the batch of an item: of a list of samples, what `collate` makes of it."""
     if not isinstance(item, list):
         return item
+    way.draw_under(_COLLATE, crc32(repr(cursor.position()).encode()))
     try:
         return collate(item)
     except Exception as error:

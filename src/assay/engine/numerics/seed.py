@@ -156,15 +156,6 @@ def _freeze_state(state: Any) -> Any:
     return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
-def comparable_state() -> Mapping[str, object]:
-    """Return the states of the global generators on the CPU; equal if nothing drew between."""
-    return {
-        "torch": torch.get_rng_state().numpy().tobytes(),
-        "numpy": _freeze_state(np.random.get_state(legacy=False)),
-        "random": random.getstate(),
-    }
-
-
 @contextmanager
 def restore_generators() -> Iterator[None]:
     """Put the global generators back to where they were, whatever is drawn inside (80 us)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -18,13 +19,12 @@ from assay.engine.data.streams.stream import (
     Stream,
     StreamStage,
     at_least_one,
-    drawing_under,
     function_name,
 )
 
 
 class Map(StreamStage):
-    """Stage that yields `function(item)`. `random`: each item is drawn for under its own key."""
+    """Stage that yields `function(item)`, each under its own key. `random` says that it draws."""
 
     def __init__(self, function: Callable[[Any], Any], *, random: bool = False) -> None:
         self.function, self.random = function, random
@@ -49,11 +49,9 @@ class _MapCursor(CountingCursor):
 
     def __next__(self) -> Any:
         item = next(self.source)
+        self.way.draw_under(self.lane, self.given)
         try:
-            if not self.stage.random:
-                return self.stage.function(item)
-            with drawing_under(self.way.key(self.lane, self.given)):
-                return self.stage.function(item)
+            return self.stage.function(item)
         except Exception as error:  # whatever it is goes up as it came, with a note
             error.add_note(
                 f"while {function_name(self.stage.function)} was given item {self.given} of epoch "
@@ -71,11 +69,30 @@ class Filter(StreamStage):
         self.function = function
 
     def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
-        cursor = source.open(way, at)
-        return OverOne(cursor, filter(self.function, cursor))
+        seen, below = at or (0, None)
+        return _FilterCursor(source.open(way, below), self.function, way, lane, seen)
 
     def length(self, source: Stream, way: Pass) -> None:
         return None
+
+
+class _FilterCursor(OverOne):
+    def __init__(
+        self, source: Cursor, function: Callable[[Any], bool], way: Pass, lane: int, seen: int
+    ) -> None:
+        super().__init__(source)
+        self.function, self.way, self.lane, self.seen = function, way, lane, seen
+
+    def __next__(self) -> Any:
+        for item in self.source:
+            self.way.draw_under(self.lane, self.seen)
+            self.seen += 1
+            if self.function(item):
+                return item
+        raise StopIteration
+
+    def position(self) -> Position:
+        return [self.seen, self.source.position()]
 
 
 class FlatMap(StreamStage):
@@ -85,8 +102,8 @@ class FlatMap(StreamStage):
         self.function = function
 
     def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
-        below, inside = at or (None, 0)
-        return _FlatCursor(source.open(way, below), self.function, inside)
+        below, inside, taken = at or (None, 0, 0)
+        return _FlatCursor(source.open(way, below), self.function, way, lane, inside, taken)
 
     def length(self, source: Stream, way: Pass) -> None:
         return None
@@ -96,35 +113,59 @@ class FlatMap(StreamStage):
 
 
 class _FlatCursor(OverOne):
-    """Cursor whose position is that of the item being taken apart, and the parts given of it."""
+    """Cursor whose position is that of the item being taken apart, and the parts given of it.
+
+    `taken` counts the items before that one.
+    """
 
     def __init__(
-        self, source: Cursor, function: Callable[[Any], Iterable[Any]], inside: int
+        self,
+        source: Cursor,
+        function: Callable[[Any], Iterable[Any]],
+        way: Pass,
+        lane: int,
+        inside: int,
+        taken: int,
     ) -> None:
         super().__init__(source)
-        self.function, self.inside = function, 0
+        self.function, self.way, self.lane = function, way, lane
+        self.inside, self.taken = 0, taken - 1
         self.outer: Position = source.position()
         self.parts: Iterator[Any] = iter(())
         if inside:
             self._take_apart()
             for _ in range(inside):
-                next(self.parts, None)
-            self.inside = inside
+                self._next_part()
 
     def _take_apart(self) -> None:
         self.outer = self.source.position()
         self.inside = 0
-        self.parts = iter(self.function(next(self.source)))
+        self.taken += 1
+        item = next(self.source)
+        self._draw_under_key()
+        self.parts = iter(self.function(item))
+
+    def _draw_under_key(self) -> None:
+        self.way.draw_under(self.lane, self.taken * _MOST_PARTS + self.inside)
+
+    def _next_part(self) -> Any:
+        """Return the next part of the item; `_NONE` after the last."""
+        self.inside += 1
+        self._draw_under_key()
+        return next(self.parts, _NONE)
 
     def __next__(self) -> Any:
-        while True:
-            for part in self.parts:
-                self.inside += 1
-                return part
+        while (part := self._next_part()) is _NONE:
             self._take_apart()
+        return part
 
     def position(self) -> Position:
-        return [self.outer, self.inside]
+        return [self.outer, self.inside, max(self.taken, 0)]
+
+
+_NONE = object()
+_MOST_PARTS = 1 << 20
+"""Parts of one item that have keys of their own."""
 
 
 class Take(StreamStage):
@@ -238,7 +279,7 @@ class Prefetch(StreamStage):
         return super().over(source)
 
     def open(self, source: Stream, way: Pass, at: Position | None, lane: int) -> Cursor:
-        return _PrefetchCursor(source.open(way, at), self.count)
+        return _PrefetchCursor(source.open(replace(way, is_keyed=False), at), self.count)
 
 
 class _PrefetchCursor(Cursor):

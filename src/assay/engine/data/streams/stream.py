@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from assay.core.errors import ArgumentError, InputError
 from assay.engine.data.randomness import epoch_followers, set_epoch
-from assay.engine.numerics.seed import PIPE, restore_generators, seed_all, stream_key
+from assay.engine.numerics.seed import PIPE, key_all, restore_generators, stream_key
 
 Position: TypeAlias = Any
 """Where a cursor is: numbers and lists of them, which a checkpoint keeps as they are."""
@@ -35,6 +35,7 @@ class Pass:
     shard: int = 0
     shards: int = 1
     branch: int = 0  # which of several streams that were joined
+    is_keyed: bool = True  # False in a thread, which shares the global generators with the training
 
     def within(self, branch: int) -> Pass:
         """Return the same pass in one of the streams that a stage joins."""
@@ -43,6 +44,11 @@ class Pass:
     def whole(self) -> Pass:
         """Return the pass before it is split, in which all shards draw alike."""
         return replace(self, shard=0, shards=1)
+
+    def draw_under(self, lane: int, number: int) -> None:
+        """Key the global generators for item `number` of the stage at `lane`."""
+        if self.is_keyed:
+            key_all(self.key(lane, number))
 
     def key(self, lane: int, number: int) -> int:
         """Return the key of draw `number` of the stage at `lane`."""
@@ -95,9 +101,16 @@ class Stream(ABC):
         return []
 
     def __iter__(self) -> Iterator[Any]:
-        cursor = self.open(Pass())
+        with restore_generators():
+            cursor = self.open(Pass())
         try:
-            yield from cursor
+            while True:
+                with restore_generators():
+                    try:
+                        item = next(cursor)
+                    except StopIteration:
+                        return
+                yield item
         finally:
             cursor.close()
 
@@ -149,17 +162,17 @@ class _SequenceCursor(Cursor):
         self.sequence = stream.sequence
         self.way = way
         self.index = index
-        self.is_random = bool(stream.draws())
+        # Nothing of the user's is called for an item of these.
+        self.is_plain = isinstance(stream.sequence, list | tuple | range)
 
     def __next__(self) -> Any:
         if self.index >= len(self.sequence):
             raise StopIteration
         index = self.index
         self.index += 1
-        if not self.is_random:
-            return self.sequence[index]
-        with drawing_under(self.way.key(0, index)):
-            return self.sequence[index]
+        if not self.is_plain:
+            self.way.draw_under(0, index)
+        return self.sequence[index]
 
     def position(self) -> Position:
         return self.index
@@ -262,17 +275,14 @@ class ReplayCursor(Cursor):
         self.lane = lane
         self.given = 0
         self.close_source = close
-        with self._draw_under_key():
-            self.iterator = make()
+        way.draw_under(lane, 0)
+        self.iterator = make()
         for _ in range(skip):
             next(self, None)
 
-    def _draw_under_key(self) -> Any:
-        return drawing_under(self.way.key(self.lane, self.given))
-
     def __next__(self) -> Any:
-        with self._draw_under_key():
-            item = next(self.iterator)
+        self.way.draw_under(self.lane, self.given)
+        item = next(self.iterator)
         self.given += 1
         return item
 
@@ -284,21 +294,6 @@ class ReplayCursor(Cursor):
         if close is not None:
             close()
         self.close_source()
-
-
-class drawing_under:
-    """Context in which the global generators are keyed; their state outside is unchanged."""
-
-    def __init__(self, value: int) -> None:
-        self.value = value
-
-    def __enter__(self) -> None:
-        self.before = restore_generators()
-        self.before.__enter__()
-        seed_all(self.value)
-
-    def __exit__(self, *error: Any) -> None:
-        self.before.__exit__(*error)
 
 
 class StreamStage(ABC):
