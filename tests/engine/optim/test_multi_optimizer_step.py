@@ -26,6 +26,7 @@ from assay.engine import (
     WarmupCosine,
 )
 from assay.engine.loop.engine_state import capture_state, restore
+from assay.engine.loop.styles.own_updates import OwnUpdates
 from assay.engine.numerics.nan_debug import locate_backward_errors
 from engine.toys import engine, kept, net, points, same_bits, weights_of
 
@@ -371,6 +372,18 @@ def test_a_part_that_is_not_due_is_left_as_it_is() -> None:
     ]
     assert changed == [(step % 3 == 0, True) for step in range(1, 10)]
     assert [step for step, _ in runs.recorder.curve("train/lr/maker")] == [3, 6, 9]
+
+
+def test_code_that_makes_its_updates_itself_is_told_which_parts_are_due() -> None:
+    model = Pair()
+    backward = both(model, every={"maker": 2})
+    backward.start(0, total=4, epoch_length=None)
+    updates, due = OwnUpdates(backward, "the loop"), []
+    for step in range(4):
+        due.append([name for name in backward if backward.is_due(name)])
+        updates.settle(step, 1, None)
+
+    assert due == [["critic"], ["critic", "maker"]] * 2
 
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])

@@ -133,8 +133,12 @@ class MultiOptimizerStep(OptimizerStepBase):
         for name, part in self.by_name.items():
             if name not in self._due:
                 part.rate.set(step + 1)
-        self._due = self._due_at(step + 1)
+        self.go_to(step + 1)
         return taken
+
+    def go_to(self, step: int) -> None:
+        """Choose the parts that are due after `step` completed ones."""
+        self._due = self._due_at(step)
 
     def walk_schedule(self, steps: int) -> None:
         for part in self.by_name.values():
@@ -150,14 +154,14 @@ class MultiOptimizerStep(OptimizerStepBase):
     def start(self, step: int, *, total: int | None, epoch_length: int | None) -> None:
         for part in self.by_name.values():
             part.start(step, total=total, epoch_length=epoch_length)
-        self._due = self._due_at(step)
+        self.go_to(step)
 
     def refit(self, step: int, *, total: int | None, epoch_length: int | None) -> bool:
         changed = [
             part.refit(step, total=total, epoch_length=epoch_length)
             for part in self.by_name.values()
         ]
-        self._due = self._due_at(step)
+        self.go_to(step)
         return any(changed)
 
     def defer(self, flag: Tensor | None) -> bool:

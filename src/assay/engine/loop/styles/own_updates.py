@@ -69,6 +69,8 @@ class OwnUpdates:
             part.rates = part.rate.read()
             if part.rate.schedule is not None:  # else the code may set the rate as well
                 part.rate.set(step + 1)
+        if isinstance(backward, MultiOptimizerStep):
+            backward.go_to(step + 1)
 
     def _blame(self, step: int) -> NonFiniteError:
         leave = (
