@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.jobs.backends import submission
+from assay.jobs.backends import ray, submission
 from assay.store.job_journal import JobJournal
 from assay.store.layout import Project
 
@@ -149,7 +149,8 @@ def test_each_door_refuses_what_a_run_refuses(
     Path("net.py").write_text(CODE)
     Path("a.toml").write_text(f"{text}\n{refusal.more}{SPACE}\n[variants.big]\nseed = 7\n")
     monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setattr(submission, "open_backend", lambda *_: pytest.fail("it was let through"))
+    for home, name_there in ((submission, "submit_jobs"), (ray, "run_on_ray")):
+        monkeypatch.setattr(home, name_there, lambda *_: pytest.fail("it was let through"))
 
     said = DOORS[name](assay, ["--device", refusal.device] if refusal.device else [])
 

@@ -4,49 +4,73 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from assay.core.errors import AssayError, InputError
-from assay.jobs.backend import Backend
-from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace, manifest_of
+from assay.core.errors import AssayError
+from assay.core.job import JobSpec
+from assay.jobs.backends.kubernetes import KubernetesPlace, manifest_of, submit_to_kubernetes
 from jobs import kubectl
-from jobs.backend_contract import BackendContract, job
 
 PLACE = KubernetesPlace(image="registry.example.org/gpt:1", claim="runs", mount="/project")
 
 
+def job(code: str, folder: Path, *words: str) -> JobSpec:
+    """Return a job that runs a line of Python in a folder."""
+    command = (sys.executable, "-c", code, *words)
+    return JobSpec(command=command, cwd=str(folder), device="cpu")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of the stand-in, in which the output of each pod lies."""
+    home = tmp_path / "cluster"
+    home.mkdir()
+    program = tmp_path / "bin" / "kubectl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{kubectl.__file__}" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("KUBECTL_HOME", str(home))
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    return home
+
+
+def outputs(cluster: Path, handles: Sequence[str]) -> list[str]:
+    """Return what pods have printed, once all of them have ended."""
+    pods = [cluster / handle.replace("/", "-") for handle in handles]
+    until = time.monotonic() + 180
+    while not all(Path(f"{pod}.code").exists() for pod in pods):
+        assert time.monotonic() < until, pods
+        time.sleep(0.1)
+    return [Path(f"{pod}.log").read_text().strip() for pod in pods]
+
+
 @pytest.mark.slow
-class TestKubernetes(BackendContract):
-    @pytest.fixture
-    def backend(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
-        home = tmp_path / "cluster"
-        home.mkdir()
-        program = tmp_path / "bin" / "kubectl"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{kubectl.__file__}" "$@"\n')
-        program.chmod(0o755)
-        monkeypatch.setenv("KUBECTL_HOME", str(home))
-        monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-        return KubernetesBackend(PLACE)
+def test_each_job_has_its_own_words_folder_and_variables(cluster: Path, tmp_path: Path) -> None:
+    words = ["a b", "$HOME", "`x`", "it's", 'say "x"', "*", "\\"]
+    code = "import os, sys; print(sys.argv[1:], os.getcwd(), os.environ.get('VALUE'))"
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    special = replace(job(code, folder, *words), environment={"VALUE": "$(touch x) 'y'"})
 
-    @pytest.fixture
-    def unknown(self) -> str:
-        return "assay-0a1b2c/0"
+    handles = submit_to_kubernetes([special, job(code, tmp_path)], PLACE)
 
-    def test_what_kubectl_refuses_is_told_in_its_words(
-        self, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "bin" / "kubectl").write_text("#!/bin/sh\necho 'no such cluster' >&2\nexit 1\n")
+    assert [handle.partition("/")[2] for handle in handles] == ["0", "1"]
+    assert outputs(cluster, handles) == [
+        f"{words} {folder} $(touch x) 'y'",
+        f"[] {tmp_path} None",
+    ]
 
-        with pytest.raises(AssayError, match="no such cluster"):
-            backend.submit([job("pass", tmp_path)])
 
-    def test_a_handle_of_something_else_is_refused(self, backend: Backend) -> None:
-        with pytest.raises(InputError, match="is no job of Kubernetes"):
-            backend.logs("--all")
+def test_what_kubectl_refuses_is_told_in_its_words(cluster: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "kubectl").write_text("#!/bin/sh\necho 'no such cluster' >&2\nexit 1\n")
+
+    with pytest.raises(AssayError, match="no such cluster"):
+        submit_to_kubernetes([job("pass", tmp_path)], PLACE)
 
 
 def test_the_manifest_is_one_of_the_official_schema(tmp_path: Path) -> None:

@@ -49,21 +49,22 @@ def submit(
     Jobs of Ray end with this process, which therefore waits for them; the exit code is 1 then if
     one of them did not finish.
     """
-    from assay.jobs.backends.submission import await_ends, one_project, open_backend, specs_of
+    from assay.jobs.backends.ray import run_on_ray
+    from assay.jobs.backends.submission import folder_of, one_project, specs_of, submit_jobs
 
     project = one_project(configs)
-    backend = open_backend(scheduler, project)
     specs = specs_of(scheduler, configs, launch, project, then_test=then_test)
-    handles = backend.submit(specs)
-    titles = {}
-    for handle, spec in zip(handles, specs, strict=True):
-        titles[handle] = visible(spec.title)
-        echo(f"{scheduler}  {handle}  {titles[handle]}")
+    titles = [visible(spec.title) for spec in specs]
     if scheduler != "ray":
+        for handle, title in zip(submit_jobs(scheduler, specs, project), titles, strict=True):
+            echo(f"{scheduler}  {handle}  {title}")
         return 0
 
-    def tell(handle: str, status: JobStatus) -> None:
-        echo(f"{status.state}  {handle}  {titles[handle]}  {visible(status.reason)}".rstrip())
+    for place, title in enumerate(titles):
+        echo(f"ray  {place}  {title}")
 
-    ended = await_ends(backend, handles, tell)
-    return int(any(status.state != "finished" for status in ended.values()))
+    def tell(place: int, status: JobStatus) -> None:
+        echo(f"{status.state}  {place}  {titles[place]}  {visible(status.reason)}".rstrip())
+
+    ended = run_on_ray(specs, folder_of(scheduler, project), tell)
+    return int(any(status.state != "finished" for status in ended))

@@ -1,4 +1,4 @@
-"""Backend of Ray: each job is a Ray task with resources, started by this OS process."""
+"""Jobs of Ray: each is a task with resources, started by this OS process, which waits for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,98 +27,72 @@ class RayError(AssayError):
     """Refusal of Ray, in its own words."""
 
 
-class RayBackend:
-    """Jobs as tasks of a Ray cluster; a handle is a random name.
+def run_on_ray(
+    specs: Sequence[JobSpec], folder: Path, tell: Callable[[int, JobStatus], object]
+) -> list[JobStatus]:
+    """Run jobs as tasks of a Ray cluster, and return how they ended.
 
-    The cluster is that of RAY_ADDRESS, else one on this machine, which ends with this process.
-    `folder` lies on a file system that all nodes see; it keeps the output and the wishes to cancel.
-    Jobs end with this OS process: whoever submits them waits for them.
+    The cluster is that of RAY_ADDRESS, else one on this machine, which ends with this process. Jobs
+    end with it, too: SIGTERM first, SIGKILL after `GRACE_S`. `folder` lies on a file system that
+    all nodes see; it keeps the output and the wish to end. `tell` gets the place of each job that
+    has ended.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ray = _import_ray()
-        self._tasks: dict[str, Any] = {}
-        if not self._ray.is_initialized():
-            address = os.environ.get("RAY_ADDRESS")
-            try:
-                self._ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise RayError(f"Ray does not answer: {error}") from error
-
-        self._run = self._ray.remote(max_retries=0)(run_job)
-
-    def submit(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Start a task for each job; Ray lets them wait for their resources."""
-        make_directory(self.folder, PRIVATE)
-        return [self._submit(spec) for spec in specs]
-
-    def poll(self, handles: Sequence[str]) -> Mapping[str, JobStatus]:
-        """Return the states of the jobs that this object submitted."""
-        return {handle: self._status(handle) for handle in handles if handle in self._tasks}
-
-    def cancel(self, handles: Sequence[str]) -> None:
-        """End jobs: SIGTERM first, SIGKILL after `GRACE_S`; a waiting one never begins."""
-        for handle in handles:
-            if handle in self._tasks and not self._status(handle).is_ended:
-                self._file(handle, "cancel").touch()
-
-    def logs(self, handle: str) -> str:
-        """Return what a job has printed so far."""
-        if handle not in self._tasks:
-            return ""
+    ray = _import_ray()
+    make_directory(folder, PRIVATE)
+    if not ray.is_initialized():
+        address = os.environ.get("RAY_ADDRESS")
         try:
-            return self._file(handle, "txt").read_text("utf-8", "replace")
-        except FileNotFoundError:
-            return ""
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RayError(f"Ray does not answer: {error}") from error
+    run = ray.remote(max_retries=0)(run_job)
+    files = [folder / secrets.token_hex(8) for _ in specs]
+    tasks = [_begin(run, *each) for each in zip(specs, files, strict=True)]
+    ended: dict[int, JobStatus] = {}
+    try:
+        while len(ended) < len(tasks):
+            left = [task for place, task in enumerate(tasks) if place not in ended]
+            ready, _ = ray.wait(left, timeout=POLL_S)
+            for place in map(tasks.index, ready):
+                ended[place] = _status(ray, tasks[place], files[place])
+                tell(place, ended[place])
+    except BaseException:
+        for file in files:
+            file.with_suffix(".cancel").touch()
+        ray.wait(tasks, num_returns=len(tasks), timeout=2 * GRACE_S)
+        raise
+    return [ended[place] for place in range(len(tasks))]
 
-    def close(self) -> None:
-        """Leave the cluster; one that began with this object ends."""
-        self._ray.shutdown()
 
-    def _submit(self, spec: JobSpec) -> str:
-        handle = secrets.token_hex(8)
-        gpus = 0 if spec.device == "cpu" else spec.devices / max(1, spec.per_device)
-        task = self._run.options(num_cpus=1, num_gpus=gpus, name=spec.title or "assay")
-        self._tasks[handle] = task.remote(
-            list(spec.command),
-            spec.cwd,
-            dict(spec.environment),
-            str(self.folder / handle),
-            spec.time_limit_s,
-            GRACE_S,
-        )
-        return handle
+def _begin(run: Any, spec: JobSpec, file: Path) -> Any:
+    """Start a task; Ray lets it wait for its resources."""
+    gpus = 0 if spec.device == "cpu" else spec.devices / max(1, spec.per_device)
+    task = run.options(num_cpus=1, num_gpus=gpus, name=spec.title or "assay")
+    words = list(spec.command), spec.cwd, dict(spec.environment), str(file)
+    return task.remote(*words, spec.time_limit_s, GRACE_S)
 
-    def _status(self, handle: str) -> JobStatus:
-        task = self._tasks[handle]
-        ready, _ = self._ray.wait([task], timeout=0)
-        if not ready:
-            has_begun = self._file(handle, "txt").exists()
-            return JobStatus(state="running" if has_begun else "waiting", attempt=int(has_begun))
-        try:
-            code, is_cancelled = self._ray.get(task)
-        except self._ray.exceptions.RayError as error:  # its node or its worker died
-            said = str(error).strip().split("\n", 1)[0]
-            return JobStatus(state="failed", attempt=1, failure="killed", reason=said)
-        if is_cancelled:
-            return JobStatus(state="cancelled", attempt=1)
-        if code == 0:
-            return JobStatus(state="finished", attempt=1, exit_code=0)
-        number = max(0, -code)
-        exit_code = None if code < 0 else code
-        said = self.logs(handle)[-_TAIL_BYTES:]
-        return JobStatus(
-            state="failed",
-            attempt=1,
-            exit_code=exit_code,
-            signal=number,
-            failure=classify(exit_code, number, said),
-            reason=describe_end(exit_code, number),
-        )
 
-    def _file(self, handle: str, kind: str) -> Path:
-        return self.folder / f"{handle}.{kind}"
+def _status(ray: Any, task: Any, file: Path) -> JobStatus:
+    try:
+        code, is_cancelled = ray.get(task)
+    except ray.exceptions.RayError as error:  # its node or its worker died
+        said = str(error).strip().split("\n", 1)[0]
+        return JobStatus(state="failed", attempt=1, failure="killed", reason=said)
+    if is_cancelled:
+        return JobStatus(state="cancelled", attempt=1)
+    if code == 0:
+        return JobStatus(state="finished", attempt=1, exit_code=0)
+    number = max(0, -code)
+    exit_code = None if code < 0 else code
+    said = file.with_suffix(".txt").read_text("utf-8", "replace")[-_TAIL_BYTES:]
+    return JobStatus(
+        state="failed",
+        attempt=1,
+        exit_code=exit_code,
+        signal=number,
+        failure=classify(exit_code, number, said),
+        reason=describe_end(exit_code, number),
+    )
 
 
 def run_job(
@@ -174,4 +148,4 @@ def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError:
-        raise MissingExtraError("The backend `ray`", extra="ray") from None
+        raise MissingExtraError("`--on ray`", extra="ray") from None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,30 +12,27 @@ from assay.compose.run_record import project_around
 from assay.config.loading import Config
 from assay.config.settings import Settings
 from assay.core.errors import InputError
-from assay.core.job import FOLDER_VARIABLE, JobSpec, JobStatus
-from assay.jobs.backend import Backend
-from assay.jobs.backends.kubernetes import KubernetesBackend, KubernetesPlace
-from assay.jobs.backends.ray import RayBackend
-from assay.jobs.backends.slurm import SlurmBackend
+from assay.core.job import FOLDER_VARIABLE, JobSpec
+from assay.jobs.backends.kubernetes import KubernetesPlace, submit_to_kubernetes
+from assay.jobs.backends.slurm import submit_to_slurm
 from assay.jobs.frozen_jobs import freeze_code, training_spec
 from assay.jobs.job_folder import JobFolder
 from assay.store.layout import Project
 
 Scheduler = Literal["slurm", "ray", "k8s"]
-POLL_S = 1.0
+Cluster = Literal["slurm", "k8s"]
 _PASSED_ON = ("ASSAY_RUNS_DIR", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED")
 """Variables that a job of Kubernetes gets: a manifest can be read by many."""
 
 
-def open_backend(on: Scheduler, project: Project) -> Backend:
-    """Return the backend of a scheduler; their files are in `.assay/` of the project."""
-    match on:
-        case "slurm":
-            return SlurmBackend(_folder(on, project))
-        case "ray":
-            return RayBackend(_folder(on, project))
-        case "k8s":
-            return KubernetesBackend(_place_of(project))
+def submit_jobs(on: Cluster, specs: Sequence[JobSpec], project: Project) -> list[str]:
+    """Submit jobs to a cluster; return its own names for them, in order.
+
+    AssayError with the scheduler's own words when it refuses or does not answer.
+    """
+    if on == "slurm":
+        return submit_to_slurm(specs, folder_of(on, project))
+    return submit_to_kubernetes(specs, _place_of(project))
 
 
 def specs_of(
@@ -54,7 +50,7 @@ def specs_of(
     if launch.nnodes > 1:
         fix = "an sbatch script: see the page on multi-node training"
         raise InputError("`--on` runs each config on one machine.", fix=fix)
-    folder = _folder(on, project)
+    folder = folder_of(on, project)
     device = "cpu" if launch.device == "cpu" else "auto"
     specs = []
     for config in configs:
@@ -73,27 +69,6 @@ def specs_of(
     return [_of_image(spec) for spec in specs] if on == "k8s" else specs
 
 
-def await_ends(
-    backend: Backend, handles: Sequence[str], tell: Callable[[str, JobStatus], object]
-) -> dict[str, JobStatus]:
-    """Wait until all jobs have ended, and return how; cancel them if this process is interrupted.
-
-    `tell` is called as each of them ends.
-    """
-    ended: dict[str, JobStatus] = {}
-    try:
-        while len(ended) < len(handles):
-            for handle, status in backend.poll(handles).items():
-                if status.is_ended and handle not in ended:
-                    ended[handle] = status
-                    tell(handle, status)
-            time.sleep(POLL_S if len(ended) < len(handles) else 0)
-    except BaseException:
-        backend.cancel(handles)
-        raise
-    return ended
-
-
 def one_project(configs: Sequence[Config]) -> Project:
     """Return the project of configs; InputError for those of several."""
     found = {project_around(config.path).root: project_around(config.path) for config in configs}
@@ -104,7 +79,8 @@ def one_project(configs: Sequence[Config]) -> Project:
     return next(iter(found.values()))
 
 
-def _folder(on: Scheduler, project: Project) -> Path:
+def folder_of(on: Scheduler, project: Project) -> Path:
+    """Return the folder of the files of a scheduler."""
     return project.assay_dir / on
 
 
