@@ -103,7 +103,7 @@ LOOKS = [
     *(["ls", f"--{EVIL}"], ["run", f"{EVIL}.toml"], ["check", "hostile.toml"], ["unpack", EVIL]),
     *(["import", "wandb", EVIL],),
     *(["config", "explain", EVIL, "hostile.toml"], ["config", "get", EVIL], ["config", "set", "x", EVIL]),
-    *(["config", "get", "x"], ["config", "ls"], ["pack", "last", "--to", "out.tgz"], ["rm", "last"]),
+    *(["config", "get", "x"], ["config", "get"], ["pack", "last", "--to", "out.tgz"], ["rm", "last"]),
     *(["rm", "--undo", "evilevil"], ["gc", "--dry-run"]),
 ]  # fmt: skip
 DATA = [
@@ -115,7 +115,7 @@ DATA = [
     ),
     *(
         ["find", "PICTURE", "--json"],
-        ["config", "ls", "--json"],
+        ["config", "get", "--json"],
         ["check", "hostile.toml", "--json"],
     ),
 ]

@@ -46,26 +46,32 @@ def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@command.command(name="get", help="Print one setting or variable; the project's wins.")
-@click.argument("name")
+@command.command(
+    name="get", help="Print one setting or variable; the project's wins. Without NAME list all."
+)
+@click.argument("name", required=False)
 @scope_options
-@click.option("--file", "config", type=click.Path(), help="A key of this config instead.")
-def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def get(name: str | None, is_local: bool, is_global: bool, as_json: bool) -> int:
     from assay.config import get_at, plain
     from assay.config.settings import SETTINGS, UnknownVariableError, path_of
 
     scope = _scope(is_local, is_global)
-    if config is not None:
-        node = get_at(*_key_of_file(Path(config), name))
-        if node is None:
-            raise InputError(f"There is no `{name}` in {config}.")
-        echo(_text(plain(node)))
-        return 0
     settings = _settings()
-    for each in (scope,) if scope else ("local", "global"):
+    scopes: tuple[Scope, ...] = (scope,) if scope else ("local", "global")
+    if name is None:
+        if as_json:
+            echo_json({each: plain(settings.of(each)) for each in scopes})
+        else:
+            echo("\n".join(_listing(settings, scopes)))
+        return 0
+    for each in scopes:
         node = get_at(settings.of(each), path_of(name))
         if node is not None:
-            echo(_text(plain(node)))
+            if as_json:
+                echo_json(plain(node))
+            else:
+                echo(_text(plain(node)))
             return 0
     if name in SETTINGS:
         return 0  # not set, and so as it is by default
@@ -81,17 +87,11 @@ def get(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
 @click.argument("name")
 @click.argument("value")
 @scope_options
-@click.option(
-    "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
-)
-def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | None) -> int:
+def set_(name: str, value: str, is_local: bool, is_global: bool) -> int:
     from assay.config.settings import SETTINGS, path_of, write
     from assay.config.sources.literals import value_of
 
     scope = _scope(is_local, is_global)
-    if config is not None:
-        _edit(Path(config), name, value)
-        return 0
     path = path_of(name)
     if name in SETTINGS and scope == "global":
         raise InputError(f"`{name}` is a setting of one project.", fix="Leave out --global.")
@@ -109,34 +109,11 @@ def set_(name: str, value: str, is_local: bool, is_global: bool, config: str | N
 )
 @click.argument("name")
 @scope_options
-@click.option(
-    "--file", "config", type=click.Path(), help="A key of this config instead; its comments stay."
-)
-def unset(name: str, is_local: bool, is_global: bool, config: str | None) -> int:
+def unset(name: str, is_local: bool, is_global: bool) -> int:
     from assay.config.settings import path_of, remove_setting
 
     scope = _scope(is_local, is_global)
-    if config is not None:
-        _edit(Path(config), name, None)
-        return 0
     remove_setting(_file(scope or "local"), path_of(name))
-    return 0
-
-
-@command.command(name="ls", help="List what is set, and in which file.")
-@scope_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
-    from assay.config import plain
-
-    chosen = _scope(is_local, is_global)
-    settings = _settings()
-    scopes: tuple[Scope, ...] = (chosen,) if chosen else ("local", "global")
-    if as_json:
-        data = {scope: plain(settings.of(scope)) for scope in scopes}
-        echo_json(data)
-    else:
-        echo("\n".join(_listing(settings, scopes)))
     return 0
 
 
@@ -147,14 +124,9 @@ def ls(is_local: bool, is_global: bool, as_json: bool) -> int:
 )
 @click.argument("packages", nargs=-1)
 @click.option("--remove", is_flag=True, help="Trust it no longer.")
-@click.option("--local", is_flag=True, help="What it does anyway: trust is for one project.")
-@click.option("--global", "is_global", is_flag=True, hidden=True)
-def trust(packages: tuple[str, ...], remove: bool, local: bool, is_global: bool) -> int:
+def trust(packages: tuple[str, ...], remove: bool) -> int:
     from assay.config import settings as own
 
-    if is_global:
-        fix = "Trust it in each project that needs it: its .assay/settings.toml is committed."
-        raise InputError("A package is trusted by one project, not by all.", fix=fix)
     settings = _settings()
     if not packages:
         echo("\n".join(sorted(settings.trusted)) or "no packages are trusted here")
@@ -308,15 +280,6 @@ def _text(value: Any) -> str:
     )
 
 
-def _key_of_file(file: Path, key: str) -> tuple[Any, Any]:
-    """Return the tree of a config file, and the path that `key` means in it."""
-    from assay.config.sources.toml import read_toml
-    from assay.config.tree import fit_path
-
-    root = read_toml(_read(file), str(file))
-    return root, fit_path(root, _path(key))
-
-
 def _path(key: str) -> Any:
     from assay.config import parse_dotted
 
@@ -326,41 +289,6 @@ def _path(key: str) -> Any:
         raise InputError(
             f"`{key}` is no path of keys.", fix="Write it as in optimizer.lr."
         ) from None
-
-
-def _read(file: Path) -> str:
-    if file.suffix.lower() != ".toml":
-        raise InputError(f"{file} is no TOML file; only those are edited.")
-    try:
-        # Not read_text: it would turn the ends of lines into others.
-        return file.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise InputError(f"There is no config file {file}.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The config file {file} cannot be read: {error}") from error
-
-
-def _edit(file: Path, key: str, value: str | None) -> None:
-    """Set or remove one key of a config file, whose comments stay."""
-    import os
-
-    from assay.config.edit import with_key, without_key
-    from assay.config.sources.literals import value_for
-    from assay.config.tree import CLI
-    from assay.core.diagnostics import Origin
-    from assay.formats.json_codec import write_atomic
-
-    text = _read(file)
-    _, path = _key_of_file(file, key)
-    if value is None:
-        new = without_key(text, path, source=str(file))
-    else:
-        origin = Origin(source=CLI, text=value, line=1, column=1)
-        new = with_key(text, path, value_for(path, value, origin), source=str(file))
-    real = Path(os.path.realpath(file))
-    mode = real.stat().st_mode & 0o7777
-    write_atomic(real, new.encode("utf-8"))
-    real.chmod(mode)
 
 
 def _explain(config: Config, key: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ RETIRED: Mapping[str, str] = {
     "assay reindex": "assay gc --index",
     "assay watch": "assay inbox --follow",
     "assay table import": "assay table set TABLE ROW COLUMN VALUE, or the page: assay ui",
+    "assay config ls": "assay config get",
     "assay queue add": "assay run CONFIG --queue",
     "assay queue move": "the order is given with the job: assay run CONFIG --queue --priority 5",
     "assay run --on local": "assay run CONFIG --queue",
