@@ -144,6 +144,21 @@ def test_a_run_that_was_limited_goes_on_to_the_bits_of_one_that_was_not(
     assert last_digest(only_run(toy)) == uninterrupted
 
 
+def test_an_evaluation_made_because_a_run_was_stopped_leaves_the_curve_of_the_resumed_run(
+    assay, toy: Path
+) -> None:
+    assay("run", "toy.toml", "--max-steps", "10")
+    run = only_run(toy)
+    assert list(read_series(run / "metrics")["valid/acc"].steps) == [8, 10]
+
+    assay("resume", "last")
+
+    curves = read_series(run / "metrics")
+    assert list(curves["valid/acc"].steps) == [8, 16, 24, 32]
+    assert list(curves["train/loss"].steps) == list(range(1, 33))
+
+
+
 def test_nan_ends_the_run_with_the_weights_of_before(assay, toy: Path) -> None:
     failed = assay("run", "toy.toml", "optimizer.lr=1e30", "train.clip_norm=1e30")
     assert failed.returncode == 1

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from assay.core.facts import RunFact, Warned, check_metric_name
+from assay.core.facts import Evaluated, RunFact, Warned, check_metric_name
 
 
 class MediaKeeper(Protocol):
@@ -117,6 +117,7 @@ class MemoryRecorder(MediaKeeper):
 
     def __init__(self) -> None:
         self.points: list[tuple[str, int, float]] = []
+        self._rewound_to: int | None = None
         self.facts: list[RunFact] = []
         self.artifacts: dict[str, bytes] = {}
         self.media: dict[str, Any] = {}
@@ -129,13 +130,28 @@ class MemoryRecorder(MediaKeeper):
                 numbers.append((name, step, _number(value)))
             except (TypeError, ValueError):
                 self.tell(Warned(message=f"The value of {name!r} is no number: {value!r}."))
+        if step == self._rewound_to:  # what was logged there before is logged again
+            self.points = [
+                point for point in self.points if point[1] != step or point[0] not in values
+            ]
         self.points += numbers
 
     def tell(self, fact: RunFact) -> None:
         self.facts.append(fact)
 
     def rewind(self, step: int) -> None:
-        self.points = [point for point in self.points if point[1] <= step]
+        self._rewound_to = step
+        stopped = {
+            name
+            for fact in self.facts
+            if isinstance(fact, Evaluated) and fact.at_stop and fact.step == step
+            for name in fact.metrics
+        }
+        self.points = [
+            point
+            for point in self.points
+            if point[1] < step or (point[1] == step and point[0] not in stopped)
+        ]
 
     def artifact(self, source: bytes, name: str) -> str:
         self.artifacts[name] = bytes(source)

@@ -67,12 +67,14 @@ class KeySet:
 class Rewind:
     """Resume from `step`: points before `place` with a greater step leave the curve.
 
-    Points at `step` itself leave it too, for keys that are logged at it again.
+    Points at `step` itself leave it too, for keys that are logged at it again, and where a name is
+    in `stopped`: an evaluation measured it because the run was stopped there.
     """
 
     step: int
     attempt: int
     place: int
+    stopped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,14 @@ def line_of_set(number: int, keys: KeySet) -> bytes:
 
 def line_of_rewind(rewind: Rewind) -> bytes:
     """Return the two lines of a rewind."""
-    return line_of({"rewind": rewind.step, "attempt": rewind.attempt, "place": rewind.place})
+    value: dict[str, Any] = {
+        "rewind": rewind.step,
+        "attempt": rewind.attempt,
+        "place": rewind.place,
+    }
+    if rewind.stopped:
+        value["stopped"] = list(rewind.stopped)
+    return line_of(value)
 
 
 class MetricNames:
@@ -190,7 +199,9 @@ class MetricNames:
         elif "set" in value:
             self._define(int(value["set"]), value)
         elif "rewind" in value:
-            rewind = Rewind(int(value["rewind"]), int(value["attempt"]), int(value["place"]))
+            stopped = tuple(str(name) for name in value.get("stopped", ()))
+            step, attempt, place = (int(value[key]) for key in ("rewind", "attempt", "place"))
+            rewind = Rewind(step, attempt, place, stopped)
             if rewind not in self.rewinds:
                 self.rewinds.append(rewind)
         elif "end" in value:

@@ -14,13 +14,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from assay.core.errors import AssayError, InputError, LeaseError, RecordError
-from assay.core.facts import Ended, EndStatus, RunFact, Started, Warned, check_metric_name
+from assay.core.facts import (
+    Ended,
+    EndStatus,
+    Evaluated,
+    RunFact,
+    Started,
+    Warned,
+    check_metric_name,
+)
 from assay.core.ports import MediaKeeper
 from assay.core.regular_file import read_bytes
 from assay.core.secrets.replacement import Secrets
 from assay.formats import lease as leases
 from assay.formats import run_file
-from assay.formats.event_log import event_line
+from assay.formats.event_log import event_line, read_events
 from assay.formats.json_codec import sync_file, write_atomic, write_json
 from assay.formats.run_file import Best, RunFile
 from assay.record import logfile, readme
@@ -205,8 +213,18 @@ class RunRecorder(MediaKeeper):
         self._background.add(work, at_end)
 
     def rewind(self, step: int) -> None:
-        """Continue the curves from `step`; points logged at greater steps leave them."""
-        self._metrics.rewind(step)
+        """Continue the curves from `step`; points logged at greater steps leave them.
+
+        So do those of an evaluation that was made because the run was stopped at this step.
+        """
+        facts = (each.fact for each in read_events(self.folder.events))
+        stopped = {
+            name
+            for fact in facts
+            if isinstance(fact, Evaluated) and fact.at_stop and fact.step == step
+            for name in fact.metrics
+        }
+        self._metrics.rewind(step, stopped=sorted(stopped))
         if self.run.newest.from_step != step:
             self._update_attempt(from_step=step)
 

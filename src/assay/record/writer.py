@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -212,11 +212,14 @@ class MetricsWriter:
                 del self._packers[names]  # defined anew when next logged
                 self._sets.pop(names, None)
 
-    def rewind(self, step: int) -> None:
-        """The run goes on from `step`: points logged before at greater steps leave the curve."""
+    def rewind(self, step: int, *, stopped: Iterable[str] = ()) -> None:
+        """Resume from `step`: points logged before at greater steps leave the curve.
+
+        `stopped`: metrics whose points at `step` itself leave it, too.
+        """
         with self._lock:
             self._refuse_if_closed()
-            rewind = Rewind(operator.index(step), self.attempt, self._place)
+            rewind = Rewind(operator.index(step), self.attempt, self._place, tuple(stopped))
             self._lines.append(metrics_file.line_of_rewind(rewind))
             try:
                 self._write_lines()

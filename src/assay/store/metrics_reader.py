@@ -224,7 +224,8 @@ def branches_of(part: Part, rewinds: list[Rewind], repeats: Repeats) -> NDArray[
     keys, rows = part
     branches = np.full(len(rows), keys.branch, np.int64)
     for i, rewind in enumerate(rewinds):
-        first = rewind.step if (i, keys) in repeats else rewind.step + 1
+        is_again = (i, keys) in repeats or not {*rewind.stopped}.isdisjoint(keys.names)
+        first = rewind.step if is_again else rewind.step + 1
         leaves = (rows["place"] < rewind.place) & (rows["step"] >= first) & (branches == 0)
         branches[leaves] = rewind.attempt
     return branches
