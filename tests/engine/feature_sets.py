@@ -184,7 +184,8 @@ class Game(Process):
         inputs, target = batch
         logits = self.model(inputs)
         losses = {"last": F.cross_entropy(logits, target), "first": logits.square().mean()}
-        return losses, {"pred": logits.detach(), "target": target}
+        loss = losses["last"].detach()
+        return losses, {"pred": logits.detach(), "target": target, "loss": loss}
 
 
 class Counter:
