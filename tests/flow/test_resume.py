@@ -158,7 +158,6 @@ def test_an_evaluation_made_because_a_run_was_stopped_leaves_the_curve_of_the_re
     assert list(curves["train/loss"].steps) == list(range(1, 33))
 
 
-
 def test_nan_ends_the_run_with_the_weights_of_before(assay, toy: Path) -> None:
     failed = assay("run", "toy.toml", "optimizer.lr=1e30", "train.clip_norm=1e30")
     assert failed.returncode == 1
