@@ -160,8 +160,9 @@ class MetricsWriter:
             values = values_of_file(name)
             if values is None:
                 continue
-            size, descriptor = row_bytes(values), file.file.fileno()
-            row = os.pread(descriptor, size, max(0, os.fstat(descriptor).st_size - size))
+            size = row_bytes(values)
+            file.file.seek(max(0, os.fstat(file.file.fileno()).st_size - size))
+            row = file.file.read(size) or b""
             if len(row) == size and seal(row[4:]) == row:
                 _, number, _, step, _ = struct.unpack_from("<IIQqq", row)
                 if number // MAX_SETS == self.attempt:
@@ -449,9 +450,10 @@ class MetricsWriter:
         with open_directory(self.path, follow=True) as folder:
             fresh = folder.open(temporary, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL)
             try:
-                offset = 0
-                while part := os.pread(file.file.fileno(), _COPY_BYTES, offset):
-                    offset += os.write(fresh, part)
+                file.file.seek(0)
+                while part := file.file.read(_COPY_BYTES):
+                    if os.write(fresh, part) != len(part):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 folder.move(temporary, folder, file.name)
                 os.dup2(fresh, file.file.fileno(), inheritable=False)
             except OSError:

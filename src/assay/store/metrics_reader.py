@@ -178,9 +178,9 @@ class MetricsReader:
 def _read_at(descriptor: int, start: int, count: int) -> bytes:
     """Read so many bytes, fewer only where the file ends."""
     parts = []
-    while count > 0 and (part := os.pread(descriptor, count, start)):
+    os.lseek(descriptor, start, os.SEEK_SET)
+    while count > 0 and (part := os.read(descriptor, count)):
         parts.append(part)
-        start += len(part)
         count -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
