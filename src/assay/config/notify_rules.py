@@ -1,7 +1,7 @@
 """Rules of `[[notify]]` in a project's settings: the messages to send, and the channel of each.
 
 Secrets are never written into the file: their keys take the name of an environment variable, as
-`"${env:SMTP_PASSWORD}"`.
+`"${env:HOOK_TOKEN}"`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import choose
 from assay.core.secrets.texts import secrets_in
 
-Channel = Literal["email", "webhook", "command", "desktop", "apprise"]
-Shape = Literal["text", "texts", "secret", "port", "count", "flag", "security", "kinds"]
+Channel = Literal["command", "webhook", "apprise"]
+Shape = Literal["text", "texts", "secret", "count", "flag", "kinds"]
 
 NOTIFY = "notify"
 KINDS = (
@@ -32,7 +32,6 @@ KINDS = (
     "plateau",
 )
 BAD = ("failed", "killed", "nan", "disk full", "stalled", "plateau")
-SECURITIES = ("starttls", "tls", "none")
 AN_HOUR = 20
 """Messages that a rule sends within an hour, unless it says `at_most`."""
 
@@ -43,35 +42,21 @@ _COMMON: Mapping[str, Shape] = {
     "at_most": "count",
 }
 _KEYS: Mapping[Channel, Mapping[str, Shape]] = {
-    "email": {
-        "to": "texts",
-        "from": "text",
-        "host": "text",
-        "port": "port",
-        "security": "security",
-        "user": "text",
-        "password": "secret",
-    },
     "webhook": {"url": "text", "token": "secret", "private": "flag"},
     "command": {"command": "texts"},
-    "desktop": {},
     "apprise": {"url": "secret"},
 }
 _NEEDED: Mapping[Channel, tuple[str, ...]] = {
-    "email": ("to", "host"),
     "webhook": ("url",),
     "command": ("command",),
-    "desktop": (),
     "apprise": ("url",),
 }
 _EXPECTED: Mapping[Shape, str] = {
     "text": "text in quotes",
     "texts": 'text in quotes, or a list as in ["a", "b"]',
     "secret": 'the name of an environment variable, as in "${env:NAME}"',
-    "port": "a port from 1 to 65535",
     "count": "a whole number from 1 on",
     "flag": "true or false",
-    "security": " or ".join(f'"{each}"' for each in SECURITIES),
     "kinds": "a list of kinds of messages",
 }
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
@@ -96,8 +81,8 @@ class NotifyRule:
 def variable_of(value: str) -> str | None:
     """Return the name of the environment variable that `value` stands for, None for plain text.
 
-    >>> variable_of("${env:SMTP_PASSWORD}"), variable_of("me@example.org")
-    ('SMTP_PASSWORD', None)
+    >>> variable_of("${env:HOOK_TOKEN}"), variable_of("me@example.org")
+    ('HOOK_TOKEN', None)
     """
     found = _VARIABLE.fullmatch(value)
     return found[1] if found else None
@@ -189,13 +174,11 @@ def _fits(value: Any, shape: Shape) -> bool:
             return is_list and all(isinstance(each, str) and each for each in texts)
         case "secret":
             return isinstance(value, str) and variable_of(value) is not None
-        case "port" | "count":
+        case "count":
             is_number = isinstance(value, int) and not isinstance(value, bool)
-            return is_number and 1 <= value <= (65_535 if shape == "port" else 1_000_000)
+            return is_number and 1 <= value <= 1_000_000
         case "flag":
             return isinstance(value, bool)
-        case "security":
-            return value in SECURITIES
         case "kinds":
             return isinstance(value, list) and bool(value)
 

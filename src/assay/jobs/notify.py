@@ -20,8 +20,8 @@ FILE_NAME = "notified.json"
 FORMAT = 1
 MAX_BYTES = 16 << 20
 MOST_TRIES = 5
-RETRY_S = 30.0
-"""Seconds until a notice that could not be sent is tried again; doubled at each further try."""
+RETRY_S = 60.0
+"""Seconds until a notice that could not be sent is tried again."""
 
 _HOUR_NS = 3_600 * 10**9
 _MOST = 5_000
@@ -137,7 +137,7 @@ class Notifier:
     def _has_failed(self, key: str, message: str, now_ns: int) -> bool:
         """Count one try more; return whether it was the last."""
         tries = self._tries.setdefault((key, message), _Tries())
-        tries.not_before_ns = now_ns + int(RETRY_S * 2**tries.count * 1e9)
+        tries.not_before_ns = now_ns + int(RETRY_S * 1e9)
         tries.count += 1
         return tries.count >= MOST_TRIES
 

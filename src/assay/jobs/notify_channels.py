@@ -1,26 +1,20 @@
-"""Channels of notices: mail, a command of the user's, the desktop, and those of apprise."""
+"""Channels of notices: a command of the user's, a webhook, and all services of apprise."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
-import smtplib
-import ssl
 import subprocess
 from collections.abc import Callable, Mapping
-from email.message import EmailMessage
-from email.utils import formatdate, make_msgid
 from importlib import import_module
 from typing import Any
 
 from assay.config.notify_rules import Channel, NotifyRule, variable_of
 from assay.core.errors import AssayError, MissingExtraError
 from assay.jobs.notice import Notice, NotifyError
-from assay.jobs.notify_webhook import hang_up_after, post
+from assay.jobs.notify_webhook import post
 
 PATIENCE_S = 20.0
-_PORTS = {"starttls": 587, "tls": 465, "none": 25}
 
 
 def send_notice(rule: NotifyRule, notice: Notice) -> None:
@@ -29,7 +23,7 @@ def send_notice(rule: NotifyRule, notice: Notice) -> None:
         _SENDERS[rule.channel](rule.options, notice)
     except AssayError as error:
         raise _unsent_error(rule, error.what, fix=error.fix) from error
-    except (OSError, ValueError, smtplib.SMTPException, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise _unsent_error(rule, str(error)) from error
 
 
@@ -61,42 +55,6 @@ def facts_of(notice: Notice) -> dict[str, Any]:
     }
 
 
-def mail_of(options: Mapping[str, Any], notice: Notice) -> EmailMessage:
-    """Return a notice as a mail."""
-    to = options["to"]
-    mail = EmailMessage()
-    mail["Subject"] = notice.subject
-    mail["To"] = to if isinstance(to, str) else ", ".join(to)
-    mail["From"] = options.get("from") or options.get("user") or "assay@localhost"
-    mail["Date"] = formatdate(localtime=True)
-    mail["Message-ID"] = make_msgid(domain="assay.invalid")
-    mail.set_content(notice.body)
-    return mail
-
-
-def _send_email(options: Mapping[str, Any], notice: Notice) -> None:
-    security = options.get("security", "starttls")
-    port = options.get("port", _PORTS[security])
-    context = ssl.create_default_context()
-    host = from_environment(options["host"])
-    server: smtplib.SMTP
-    if security == "tls":
-        server = smtplib.SMTP_SSL(timeout=PATIENCE_S, context=context)
-    else:
-        server = smtplib.SMTP(timeout=PATIENCE_S)
-    # The constructor would set it, but would also connect and wait, with nothing to shut down. It
-    # is the name in the certificate; without it TLS refuses an empty name (CPython 3.11 to 3.14).
-    server._host = host  # type: ignore[attr-defined]
-    with hang_up_after(PATIENCE_S, lambda: server.sock), server:
-        server.connect(host, port)
-        if security == "starttls":
-            server.starttls(context=context)
-        if "password" in options:
-            user = from_environment(options.get("user") or options.get("from", ""))
-            server.login(user, from_environment(options["password"]))
-        server.send_message(mail_of(options, notice))
-
-
 def _send_webhook(options: Mapping[str, Any], notice: Notice) -> None:
     token = from_environment(options["token"]) if "token" in options else ""
     post(
@@ -113,14 +71,6 @@ def _run_command(options: Mapping[str, Any], notice: Notice) -> None:
     command = options["command"]
     words = [command] if isinstance(command, str) else command
     _run(words, data=json.dumps(facts_of(notice)))
-
-
-def _show_on_desktop(options: Mapping[str, Any], notice: Notice) -> None:
-    program = shutil.which("notify-send")
-    if program is None:
-        raise NotifyError("There is no `notify-send` here.", fix="apt-get install libnotify-bin")
-    urgency = "normal" if notice.kind in ("finished", "resumed", "stopped") else "critical"
-    _run([program, "--app-name=assay", f"--urgency={urgency}", "--", notice.subject, notice.text])
 
 
 def _send_by_apprise(options: Mapping[str, Any], notice: Notice) -> None:
@@ -156,9 +106,7 @@ def _run(words: list[str], *, data: str = "") -> None:
 
 
 _SENDERS: Mapping[Channel, Callable[[Mapping[str, Any], Notice], None]] = {
-    "email": _send_email,
     "webhook": _send_webhook,
     "command": _run_command,
-    "desktop": _show_on_desktop,
     "apprise": _send_by_apprise,
 }

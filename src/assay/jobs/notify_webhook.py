@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import ipaddress
 import re
-import smtplib
 import socket
 import ssl
 import threading
@@ -18,13 +17,8 @@ from assay.jobs.notice import NotifyError
 _PORTS = {"http": 80, "https": 443}
 _ANSWER_BYTES = 300
 _LEAST_SECRET = 8
-_LOCAL = [ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("5f00::/16")]
-"""Networks that `is_global` takes for public and that are of one site: RFC 8215 and RFC 9602."""
-
-_TRANSLATED = [
-    ipaddress.IPv6Network(network) for network in ("::/96", "::ffff:0:0:0/96", "64:ff9b::/96")
-]
-"""Networks whose last 32 bits are the IPv4 address that is reached: RFC 4291, 7915 and 6052."""
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""The IPv6 addresses of the internet; those outside may stand for an IPv4 address of a site."""
 
 
 def post(
@@ -86,7 +80,7 @@ def hang_up_after(
     watchdog.start()
     try:
         yield
-    except (OSError, http.client.HTTPException, smtplib.SMTPException) as error:
+    except (OSError, http.client.HTTPException) as error:
         if is_over.is_set():
             raise NotifyError(f"The server gave no whole answer in {patience_s:g} s.") from error
         raise
@@ -139,13 +133,11 @@ def public_address(host: str, port: int, *, allows_private: bool) -> str:
 
 def _is_public(text: str) -> bool:
     address = ipaddress.ip_address(text)
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.is_site_local or any(address in network for network in _LOCAL):
-            return False
-        is_translated = any(address in network for network in _TRANSLATED)
-        inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF) if is_translated else None
-        address = address.ipv4_mapped or address.sixtofour or inner or address
-    return address.is_global and not address.is_multicast
+    if not address.is_global or address.is_multicast:
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return True
+    return address in _UNICAST and not address.sixtofour and not address.teredo
 
 
 def _check(answer: http.client.HTTPResponse, *, secrets: Sequence[str]) -> None:
