@@ -270,8 +270,10 @@ def test_runs_of_other_data_and_runs_of_one_seed_are_warned_of(
     said = assay("compare", "tag = a", "tag = b", "-m", "valid/acc")
 
     assert said.code == 0 and "Welch's t-test, n = 2 and 3 runs" in said.out
-    assert "warning: b: runs of other configs have the seed 0, and count each" in said.err
-    assert "b and a are of different data: data.csv, data.valid.source.part" in said.err
+    assert "warning: b part=2: runs of other configs have the seed 0, and count each" in said.err
+    assert (
+        "b part=2 and a part=1 are of different data: data.csv, data.valid.source.part" in said.err
+    )
 
 
 def test_runs_of_one_group_that_are_of_different_data_or_code_are_warned_of(

@@ -248,9 +248,9 @@ def test_a_group_may_be_of_other_columns_or_ignore_more_keys(sweep: Project) -> 
         return [item.label for item in found]
 
     assert labels(by="tag") == ["w8 (n = 6)", "w16 (n = 6)", "w32 (n = 5 of 6)"]
-    assert labels(by=["optimizer.lr", "tag"])[0] == "lr=0.01, w8 (n = 3)"
+    assert labels(by=["optimizer.lr", "tag"])[0] == "w8 lr=0.01 (n = 3)"
     assert labels(ignored="optimizer.*")[0].endswith("width=8 (n = 6)")
-    assert labels()[0] == "name=m8, width=8, lr=0.01 (n = 3)"
+    assert labels()[0] == "w8 name=m8 width=8 lr=0.01 (n = 3)"
 
 
 def test_a_heat_map_and_a_scatter_show_the_mean_over_their_keys(sweep: Project) -> None:
@@ -476,7 +476,7 @@ def test_what_has_no_place_on_an_axis_is_left_out_with_the_reason_and_not_counte
         for kind in ("curves", "bars")
     )
 
-    assert "a=1  loss  2 points" in drawn.out and "a=2  loss  2 points" in drawn.out
+    assert "below a=1  loss  2 points" in drawn.out and "some a=2   loss  2 points" in drawn.out
     for done in (curves, bars):
         assert done.code == 0 and "a=1" not in done.out and "a=2" in done.out
         assert f"{id_of(below)} (" in done.err and "never above 0" in done.err

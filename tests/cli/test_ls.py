@@ -103,7 +103,11 @@ def test_a_fold_is_to_a_fold_what_a_seed_is_to_a_seed(project: Project, assay: A
     def groups(*options: str) -> list[list[str]]:
         return [line.split() for line in assay("ls", "--group", "--columns", "acc", *options).lines]
 
-    together = [["tag", "runs", "acc"], ["w9", "1", "0.1"], ["w8", "3", "0.70", "±", "0.20"]]
+    together = [
+        ["name", "runs", "acc"],
+        ["w9", "width=9", "1", "0.1"],
+        ["w8", "width=8", "3", "0.70", "±", "0.20"],
+    ]
     assert groups("--except", "data.fold") == groups("--except", "*.fold") == together
     assert len(groups()) == 4
     wrong = assay("ls", "--group", "--except", "data.flod")
@@ -123,7 +127,8 @@ def test_a_key_that_only_others_are_copied_from_is_a_key_of_the_run(
     columns = [line.split() for line in assay("ls", "--columns", "tag,cv.fold").lines]
     assert columns == [["tag", "cv.fold"], ["w9f0", "0"], ["w8f1", "1"], ["w8f0", "0"]]
     groups = assay("ls", "--group", "--except", "cv.fold", "--columns", "acc").lines
-    assert [line.split()[1:3] for line in groups] == [["runs", "acc"], ["1", "0.1"], ["2", "0.60"]]
+    assert [line.split()[-2:] for line in groups[:2]] == [["runs", "acc"], ["1", "0.1"]]
+    assert groups[2].split() == ["width=8", "2", "0.60", "±", "0.14"]
 
 
 def test_tests_are_listed_on_request_with_their_kind(project: Project, assay: Assay) -> None:
@@ -253,14 +258,14 @@ def test_groups_are_sorted_and_show_the_keys_that_differ_in_every_form(
     shown = ("ls", "sweep = swsw2345", "--group", "--diff", "--columns", "acc", "--sort", "-acc")
 
     assert [line.split() for line in assay(*shown).lines] == [
-        ["tag", "runs", "optimizer.lr", "acc"],
+        ["name", "runs", "optimizer.lr", "acc"],
         ["exp", "1", "of", "2", "0.2", "0.9"],
         ["exp", "2", "0.1", "0.60", "±", "0.14"],
         ["exp", "1", "0.3", "0.2"],
     ]
     head, first, _, last = assay(*shown, "--csv").lines
-    assert head == "tag,runs,finished,optimizer.lr,acc,acc.std"
-    assert first == "exp,2,1,0.2,0.9," and last == "exp,1,1,0.3,0.2,"
+    assert head == "name,tag,runs,finished,optimizer.lr,acc,acc.std"
+    assert first == "lr=0.2,exp,2,1,0.2,0.9," and last == "lr=0.3,exp,1,1,0.3,0.2,"
     assert [row["optimizer.lr"] for row in json.loads(assay(*shown, "--json").out)] == [
         0.2,
         0.1,

@@ -156,8 +156,8 @@ def test_a_report_of_several_runs_has_the_cells_of_ls(assay: Assay, project: Pro
 
     text = Path("all.md").read_text(encoding="utf-8")
     listed = assay("ls", "tag = digits", "--group", "--diff")
-    assert listed.lines[0].split() == ["tag", "runs", "optimizer.lr", "valid/acc.max"]
-    assert "| tag | runs | optimizer.lr | valid/acc.max |" in text
+    assert listed.lines[0].split() == ["name", "runs", "optimizer.lr", "valid/acc.max"]
+    assert "| name | runs | optimizer.lr | valid/acc.max |" in text
     rows = [line.split("  ") for line in listed.lines[1:]]
     assert len(rows) == 2 and "0.550 ± 0.071" in listed.out
     for row in rows:
@@ -212,7 +212,7 @@ def test_the_newest_test_of_each_run_is_in_its_report_and_in_that_of_its_group(
         "| aaaaaaaa@step-2 | 0.5 | aaaaaaaz |" in one
         and "0.25" not in one.partition("## Curves")[0]
     )
-    assert "## Test\n\n| tag | runs | test/acc |\n" in group
+    assert "## Test\n\n| name | runs | test/acc |\n" in group
     assert "| digits | 3 | 0.75 ± 0.25 |" in group
     assert 'value: 0.75, name: "test/acc, step 1 of run bbbbbbbz"}' in card
     assert "| bbbbbbbb@step-2 | 0.75 | bbbbbbbz |" in card

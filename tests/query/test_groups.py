@@ -47,16 +47,15 @@ def test_repeats_are_one_line_with_mean_and_deviation(project: Project) -> None:
 
     table = grouped(project, "acc", "acc.count", "lr", "best")
 
-    tags = [group.tag for group in table.groups]
-    by_tag = dict(zip(tags, cells(table), strict=True))
-    assert set(by_tag) == {"small-2", "large-0", "alone"}
-    small = by_tag["small-2"]
+    by_name = dict(zip((str(group.name) for group in table.groups), cells(table), strict=True))
+    assert set(by_name) == {"lr=small", "large-0 lr=large", "alone lr=-"}
+    small = by_name["lr=small"]
     assert (small["acc"].mean, small["acc"].count) == (pytest.approx(0.92), 3)
     assert small["acc"].std == pytest.approx(statistics.stdev([0.90, 0.92, 0.94]))
     assert small["lr"] == "small"
-    assert by_tag["alone"]["acc"] is None
+    assert by_name["alone lr=-"]["acc"] is None
     head, first, *_ = [line.split("  ") for line in table.text()]
-    assert head[0] == "tag" and first[0].startswith("alone")
+    assert head[0] == "name" and first[0].startswith("alone")
     assert any("0.920 ± 0.020" in line for line in table.text())
     assert [len(row["runs"]) for row in json.loads(table.to_json())] == [1, 3, 1]
 

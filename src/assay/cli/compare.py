@@ -13,7 +13,7 @@ from assay.cli.completion import complete_expression, complete_metrics
 from assay.cli.terminal import echo, echo_json, paint, use_color, width
 from assay.core.errors import InputError
 from assay.core.formatting import name_some, number
-from assay.core.terminal import cell_count, elide, visible
+from assay.core.terminal import cell_count, visible
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import to_plain
 
@@ -96,9 +96,6 @@ def _lines(found: SampleComparison, color: bool) -> Iterator[str]:
         numbers = [sample.mean, sample.std, sample.median, sample.iqm]
         cells = [str(sample.n), *(f"{each:.4g}" for each in numbers), _span(sample.interval)]
         rows.append([visible(sample.label), *cells])
-    longest = max(sum(map(len, row[1:])) for row in rows) + 2 * len(rows[0])
-    for row in rows[1:]:
-        row[0] = elide(row[0], max(room - longest, 12))
     yield paint(f"{found.metric}", "bold", on=color)
     head, *lines = align_rows(rows, to_right=range(1, 6))
     yield paint(head, "dim", on=color)

@@ -25,7 +25,7 @@ from assay.core.terminal import visible
 from assay.core.text_table import align_rows
 from assay.formats.json_codec import dumps
 from assay.query.catalog import Asked, Catalog
-from assay.query.find import label_groups, select_group, select_runs
+from assay.query.find import label_rows, select_group, select_runs
 from assay.query.result_tables import (
     ShownCell,
     ShownRow,
@@ -200,7 +200,7 @@ def fill(name: str, expressions: tuple[str, ...], metrics: tuple[str, ...]) -> i
     columns = [_split_mode(each) for each in metrics]
     rows = {
         label: [_link(Link(value=value, where=where), catalog, row=label) for value, _ in columns]
-        for label, where in zip(label_groups(expressions, selections), expressions, strict=True)
+        for label, where in zip(label_rows(expressions, selections), expressions, strict=True)
     }
     if name not in table_names(project):
         table_edits.create(project, name)

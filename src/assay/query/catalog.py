@@ -25,7 +25,8 @@ from assay.query.expression import (
     parse,
     unknown_name,
 )
-from assay.query.groups import Grouping, RunGroup, count_values
+from assay.query.groups import Grouping, RunGroup
+from assay.query.naming import count_values
 from assay.query.run_row import ARCHIVED, RunRow
 from assay.store.cells import in_order
 from assay.store.conditions import Both, Condition, Field, FieldComparison, fields_in
@@ -171,6 +172,11 @@ class Selection:
             index: index.all_items(kind, folders) for index, folders in self._folders().items()
         }
         return [items[index][folder] for index, folder in self.places]
+
+    def metrics(self) -> list[str]:
+        """Return the metrics that any of the runs has, in the order of the alphabet."""
+        folders = self._folders().items()
+        return _unite(index.metric_names(names) for index, names in folders)
 
     def configs(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the config of each run with the defaults that it took, and these alone."""
@@ -416,8 +422,7 @@ class Catalog:
 
     def metrics_of(self, ids: Sequence[str]) -> list[str]:
         """Return the metrics that any of these runs has, in the order of the alphabet."""
-        folders = self.select_ids(ids)._folders()
-        return _unite(index.metric_names(names) for index, names in folders.items())
+        return self.select_ids(ids).metrics()
 
     def values_of(self, ids: Sequence[str], name: str) -> dict[str, Any]:
         """Return the runs' values of a column by id; runs without a value are left out.

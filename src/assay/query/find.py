@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from assay.core.errors import (
     AssayError,
@@ -24,6 +24,7 @@ from assay.formats.manifest import Checkpoint, describe_damage, find_named
 from assay.formats.run_file import FILE_NAME
 from assay.query.catalog import Asked, Catalog, Selection, open_catalog
 from assay.query.columns import COLUMNS
+from assay.query.naming import count_values, fit_names, name_together
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store.index import Index
@@ -36,6 +37,7 @@ _LAST = re.compile(r"last(?:-(\d{1,9}))?")
 _OPERATOR = re.compile(r"[=<>~]|\s(?:in|and|or)\b|^not\s")
 _LISTED = 8
 _SHOWN_CELLS = 80
+_MOST_LABEL = 32
 _NEWEST = 3
 
 
@@ -89,13 +91,40 @@ def select_group(catalog: Catalog, where: str) -> Selection:
     return found
 
 
-def label_groups(expressions: Sequence[str], selections: Sequence[Selection]) -> list[str]:
-    """Return the tag that all runs of an expression share, if no other has it; else its text."""
+def label_rows(expressions: Sequence[str], selections: Sequence[Selection]) -> list[str]:
+    """Return the names of rows of a table, which stay though other rows come beside them.
+
+    That is the tag that all runs of an expression share, if no other has it; else its text.
+    """
     tags = [set(selection.values([COLUMNS["tag"]])[0]) for selection in selections]
     names = [next(iter(found)) if len(found) == 1 else None for found in tags]
     return [
         name if name and names.count(name) == 1 else where
         for name, where in zip(names, expressions, strict=True)
+    ]
+
+
+def label_groups(expressions: Sequence[str], selections: Sequence[Selection]) -> list[str]:
+    """Return the names of the runs of each expression: what all of them share and others do not.
+
+    An expression whose runs share nothing of that kind is its own name.
+    """
+    shared: list[dict[str, Any]] = []
+    defaults: list[dict[str, Any]] = []
+    without = {"seed"}
+    for selection in selections:
+        configs, taken = selection.configs()
+        mixed = count_values(configs, taken).keys()
+        without |= mixed
+        shared.append({key: value for each in configs for key, value in each.items()})
+        defaults.append({key: value for each in taken for key, value in each.items()})
+    tags = [set(selection.values([COLUMNS["tag"]])[0]) for selection in selections]
+    known = [next(iter(each)) or "" if len(each) == 1 else "" for each in tags]
+    names = name_together(shared, defaults, known, [""] * len(selections), without=without)
+    texts = fit_names(names, _MOST_LABEL)
+    return [
+        text if text and texts.count(text) == 1 else where
+        for text, where in zip(texts, expressions, strict=True)
     ]
 
 

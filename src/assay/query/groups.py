@@ -12,6 +12,7 @@ from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
+from assay.query.naming import ShownName, name_together
 from assay.query.observations import SEED, SETTING, choose_counted, describe_members
 from assay.query.significance import sample_deviation
 from assay.store.cells import Cell, from_cell, in_order, is_equal, to_cell
@@ -47,14 +48,17 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs that are alike in `key`, the newest first, with its tag; `finished` of them finished.
+    """Runs that are alike in `key`, the newest first; `finished` of them finished.
 
-    `cells` has for each column a Spread of the numbers of the runs that count, the value that these
-    share, or None. `warnings` say what to know before the means are believed.
+    `tag` is the one that all of them have, "" for several; `name` says how they differ from the
+    groups that they stand with. `cells` has for each column a Spread of the numbers of the runs
+    that count, the value that these share, or None. `warnings` say what to know before the means
+    are believed.
     """
 
     key: tuple[Any, ...]
     tag: str
+    name: ShownName
     ids: tuple[str, ...]
     finished: int
     cells: tuple[Any, ...]
@@ -91,27 +95,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def count_values(
-    configs: Sequence[Mapping[str, Any]], defaults: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, int]:
-    """Return how many values each key has that differs between configs, without tag and desc.
-
-    `configs` have the `defaults` that each took. A key that some run lacks differs where another
-    one wrote it: a default comes and goes with what it belongs to.
-    """
-    taken = defaults or [{}] * len(configs)
-    found = {}
-    for key in dict.fromkeys(key for config in configs for key in config):
-        having = [config for config in configs if key in config]
-        count = len({to_cell(config[key]) for config in having})
-        pairs = zip(configs, taken, strict=True)
-        is_written = any(key in config and key not in own for config, own in pairs)
-        count += len(having) < len(configs) and is_written
-        if count > 1 and key not in ("tag", "desc"):
-            found[key] = count
-    return found
-
-
 class Grouping:
     """Groups of selected runs, by the values of columns that they share.
 
@@ -126,6 +109,8 @@ class Grouping:
         self._selection = selection
         self._members: dict[tuple[Cell, ...], list[int]] = {}
         asked = [SETTING if column.name == BY_CONFIG else column for column in by]
+        self._by = asked
+        self._ignored: Sequence[str] = ()
         facts = [COLUMNS[name] for name in ("id", "tag", "status")]
         self._ids, self._tags, self._statuses, *lists = selection.values([*facts, *asked])
         if ignored:
@@ -174,7 +159,7 @@ class Grouping:
         lists = self._selection.at(within).values([SETTING, SEED, *columns])
         settings, seeds, *cells_of = (dict(zip(within, values, strict=True)) for values in lists)
         found = []
-        for key in keys:
+        for key, name in zip(keys, self._names(keys), strict=True):
             members = self._members[key]
             counted = self._choose(key)
             pairs = zip(columns, cells_of, strict=True)
@@ -188,7 +173,8 @@ class Grouping:
             finished = sum(self._statuses[place] == "finished" for place in members)
             group = RunGroup(
                 tuple(map(from_cell, key)),
-                self._tags[members[0]] or "",
+                self._tag(key),
+                name,
                 ids,
                 finished,
                 cells,
@@ -196,6 +182,34 @@ class Grouping:
             )
             found.append(group)
         return found
+
+    def _tag(self, key: tuple[Cell, ...]) -> str:
+        """Return the tag that all runs of a group have, "" for several."""
+        tags = {self._tags[place] or "" for place in self._members[key]}
+        return tags.pop() if len(tags) == 1 else ""
+
+    def _names(self, keys: Sequence[tuple[Cell, ...]]) -> list[ShownName]:
+        """Return the names of groups, by what their newest runs have."""
+        newest = self._selection.at([self._members[key][0] for key in keys])
+        configs: list[dict[str, Any]] = [{} for _ in keys]
+        defaults: list[dict[str, Any]] = []
+        without = {"seed", *self._ignored}
+        if SETTING in self._by:
+            configs, defaults = newest.configs()
+        if self._ignored:
+            for copies in newest.items("copy"):
+                without |= {key for key, source in copies.items() if source in self._ignored}
+        for i, column in enumerate(self._by):
+            for config, key in zip(configs, keys, strict=True):
+                if column is not SETTING and column.name != "tag" and key[i] is not None:
+                    config[column.name] = from_cell(key[i])
+        return name_together(
+            configs,
+            defaults,
+            list(map(self._tag, keys)),
+            newest.ids(),
+            without=without,
+        )
 
     def _choose(self, key: tuple[Cell, ...]) -> Sequence[int]:
         return choose_counted(self._members[key], lambda place: self._statuses[place])
@@ -205,7 +219,8 @@ class Grouping:
 
         "" for a run without a config.
         """
-        left_out = {"seed", *_match_keys(ignored, self._selection.catalog.names().config)}
+        self._ignored = _match_keys(ignored, self._selection.catalog.names().config)
+        left_out = {"seed", *self._ignored}
         configs = zip(self._selection.configs()[0], self._selection.items("copy"), strict=True)
         return [
             dumps(

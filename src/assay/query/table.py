@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.core.errors import InputError
+from assay.core.facts import COSTS
 from assay.core.formatting import name_some
-from assay.core.terminal import cell_count, elide, visible
+from assay.core.terminal import cell_count, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import UNSAVED
@@ -28,7 +29,8 @@ from assay.query.columns import (
     Column,
     plain_value,
 )
-from assay.query.groups import RunGroup, Spread, count_values, is_number
+from assay.query.groups import RunGroup, Spread, is_number
+from assay.query.naming import ShownName, count_values, fit_names, shorten_ends
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
 from assay.store import known_projects
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
 
 _ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "parent")
 _LEAST_CELLS = 8
-_TAG_CELLS = 24
+_TAG_CELLS = 40
 _SHOWN_ROWS = 40
+_DEFAULT_METRICS = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,7 +261,7 @@ class GroupTable:
         found: dict[str, list[str]] = {}
         for group in self.groups:
             for each in group.warnings:
-                found.setdefault(each, []).append(group.tag or group.ids[0])
+                found.setdefault(each, []).append(str(group.name))
         return [f"{name_some(names, 3, 'group')}: {each}" for each, names in found.items()]
 
     def to_json(self) -> str:
@@ -272,12 +275,12 @@ class GroupTable:
             any(isinstance(group.cells[i], Spread) for group in self.groups)
             for i in range(len(self.columns))
         ]
-        head = ["tag", "runs", "finished"]
+        head = ["name", "tag", "runs", "finished"]
         for name, is_spread in zip(self.names, has_spread, strict=True):
             head += [name, f"{name}.std"] if is_spread else [name]
         lines: list[list[Any]] = [head]
         for group in self.groups:
-            cells = [group.tag, len(group.ids), group.finished]
+            cells: list[Any] = [str(group.name), group.tag, len(group.ids), group.finished]
             for cell, is_spread in zip(group.cells, has_spread, strict=True):
                 cells += _csv_group_cells(cell, is_spread)
             lines.append(cells)
@@ -290,12 +293,23 @@ class GroupTable:
 
     def shown_rows(self) -> list[list[str]]:
         """Return head and groups as people read them; `2 of 3` runs: one did not finish."""
-        head = ["tag", "runs", *map(visible, self.names)]
-        return [head, *(_group_texts(group, self.columns) for group in self.groups)]
+        head = ["name", "runs", *map(visible, self.names)]
+        names = fit_names([self._short_name(group) for group in self.groups], _TAG_CELLS)
+        pairs = zip(self.groups, names, strict=True)
+        return [head, *(_group_texts(group, name, self.columns) for group, name in pairs)]
+
+    def _short_name(self, group: RunGroup) -> ShownName:
+        """Return the name of a group without what its columns say."""
+        name = group.name
+        shown = {end for column in self.names for end in shorten_ends(column)}
+        settings = tuple(pair for pair in name.settings if pair[0] not in shown)
+        tag = name.tag or ("" if settings or name.id else group.tag)
+        return replace(name, settings=settings, tag=tag)
 
     def _plain(self, group: RunGroup) -> dict[str, Any]:
         (key,) = group.key
         return {
+            "name": str(group.name),
             "tag": group.tag,
             "config": key,
             "runs": list(reversed(group.ids)),
@@ -305,11 +319,10 @@ class GroupTable:
         }
 
 
-def _group_texts(group: RunGroup, columns: Sequence[Column]) -> list[str]:
-    tag = elide(visible(group.tag) or "-", _TAG_CELLS)
+def _group_texts(group: RunGroup, name: str, columns: Sequence[Column]) -> list[str]:
     total = len(group.ids)
     runs = str(total) if group.finished == total else f"{group.finished} of {total}"
-    return [tag, runs, *map(_group_text, columns, group.cells)]
+    return [visible(name) or "-", runs, *map(_group_text, columns, group.cells)]
 
 
 def _group_text(column: Column, cell: Any) -> str:
@@ -458,13 +471,17 @@ def make_group_table(catalog: Catalog, asked: Asked) -> GroupTable:
 def default_columns(selection: Selection) -> list[str]:
     """Return the columns of a list of groups: the best of what the runs watch, as valid/acc.max.
 
-    Without these: the first three metrics.
+    Without these: the first three metrics that the runs have, of splits before those of the
+    training, costs last.
     """
-    metrics = selection.catalog.names().metrics if len(selection) else ()
     written = [row.written for row in selection.rows() if row is not None]
     watched = dict.fromkeys((each.best_metric, each.best_mode) for each in written)
+    metrics = selection.metrics()
     names = [f"{metric}.{mode}" for metric, mode in watched if metric in metrics]
-    return names or list(metrics[:3])
+    metrics.sort(
+        key=lambda name: (name.startswith(COSTS), name.startswith("train/"), name == "epoch")
+    )
+    return names or metrics[:_DEFAULT_METRICS]
 
 
 def differing_keys(selection: Selection) -> list[str]:

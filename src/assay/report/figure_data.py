@@ -21,7 +21,8 @@ from assay.query.catalog import Asked, Catalog
 from assay.query.columns import COLUMNS, Column, show_value
 from assay.query.drawing import DrawnCurve, keep_extremes
 from assay.query.find import select_runs
-from assay.query.groups import BY_CONFIG, Spread, compute_spread, count_values
+from assay.query.groups import BY_CONFIG, Spread, compute_spread
+from assay.query.naming import count_values
 from assay.query.observations import choose_counted
 from assay.query.run import RunView
 from assay.query.significance import confidence_interval
@@ -32,7 +33,6 @@ Kind = Literal["curves", "bars", "scatter", "heatmap", "confusion"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_ROWS = 60
 MOST_PANELS = 12
-_MOST_LABEL_KEYS = 4
 _RANGES = 500
 _AXES = {"bars": (0, 0), "scatter": (1, 1), "heatmap": (2, 2)}
 """Least and most keys beside the metric."""
@@ -151,28 +151,17 @@ class _ChosenRuns:
     def group(self, keys: Sequence[Column] = (), by: Sequence[str] = ()) -> list[_Group]:
         """Return the groups in the order of their first runs, with the cells of keys."""
         asked = Asked(group=by or self.request.by, ignored=self.request.ignored)
-        names = [name for name in asked.group if name != BY_CONFIG]
-        self.columns(names)
+        self.columns([name for name in asked.group if name != BY_CONFIG])
         groups = self._catalog.group(self._selection, asked).groups(keys, 0, None)
-        newest = [each.ids[-1] for each in groups]
-        rows = [dict(zip(asked.group, each.key, strict=True)) for each in groups]
-        if BY_CONFIG in asked.group:
-            names = self.varying(newest)
-            names = names if len(names) <= _MOST_LABEL_KEYS else []  # a tag tells more than those
-            rows = [self._configs[run][0] for run in newest]
-        labels = [
-            _label(names, row) or self.views[run].tag or run
-            for row, run in zip(rows, newest, strict=True)
-        ]
         return [
             _Group(
-                label if labels.count(label) == 1 else f"{label} {each.ids[-1]}",
+                str(each.name),
                 place,
                 each.ids,
                 choose_counted(each.ids, self._statuses.__getitem__),
                 dict(zip([key.name for key in keys], each.cells, strict=True)),
             )
-            for place, (each, label) in enumerate(zip(groups, labels, strict=True))
+            for place, each in enumerate(groups)
         ]
 
     def item(self, group: _Group, runs: Iterable[str], values: Mapping[str, Any]) -> FigureItem:
@@ -209,17 +198,6 @@ def read_panels(catalog: Catalog, request: FigureRequest) -> tuple[Panel, ...]:
         case _:
             panels = _read_points(chosen)
     return tuple(panels)
-
-
-def _label(names: Sequence[str], row: Mapping[str, Any]) -> str:
-    """Return values by the last part of their keys, the whole key where that stands for two."""
-    last = [name.rpartition(".")[2] for name in names]
-    parts = []
-    for name, short in zip(names, last, strict=True):
-        text = spell_value(row.get(name))
-        shown = short if last.count(short) == 1 else name
-        parts.append(text if name == "tag" else f"{shown}={text}")
-    return ", ".join(parts)
 
 
 def spell_value(value: Any) -> str:

@@ -58,8 +58,9 @@ class RunLine(Model):
 
 
 class GroupLine(Model):
-    """Runs that are alike, the newest first."""
+    """Runs that are alike, the newest first; `name` tells them from the other groups."""
 
+    name: str
     key: list[str | float | int | None]
     newest: RunLine
     ids: list[str]
@@ -323,6 +324,7 @@ def _group(group: RunGroup, newest: RunRow, columns: Sequence[Column]) -> GroupL
         for column, cell in zip(columns, group.cells, strict=True)
     ]
     return GroupLine(
+        name=str(group.name),
         key=spell_for_page(
             [each if isinstance(each, str) else spell_setting(each) for each in group.key]
         ),

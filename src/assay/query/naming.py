@@ -1,0 +1,191 @@
+"""Names of runs and groups that are shown together: by what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+from assay.core.terminal import cell_count
+from assay.query.columns import show_value
+from assay.store.cells import to_cell
+
+_MOST_KEYS = 6
+_LEAST_COMMON = 6
+_LEFT_OUT = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class ShownName:
+    """Name of a run or group among others: `w64 lr=0.01 width=64`.
+
+    `tag` is one that all its members share, "" where it tells nothing. `settings` have the keys,
+    shortened to what tells them apart, and values; `more` keys differ as well. `id` tells apart
+    what nothing else does.
+    """
+
+    tag: str
+    settings: tuple[tuple[str, str], ...]
+    more: int = 0
+    id: str = ""
+
+    def __str__(self) -> str:
+        return self.write()
+
+    def write(self, *, tag: bool = True, keys: bool = True) -> str:
+        """Return the name, without its tag or its keys where space is short."""
+        more = f"(+{self.more} keys)" if self.more else ""
+        values = [f"{key}={value}" if keys else value for key, value in self.settings]
+        return " ".join(filter(None, [self.tag if tag else "", *values, self.id, more]))
+
+
+def name_together(
+    configs: Sequence[Mapping[str, Any]],
+    defaults: Sequence[Mapping[str, Any]],
+    tags: Sequence[str],
+    ids: Sequence[str],
+    *,
+    without: Iterable[str] = (),
+) -> list[ShownName]:
+    """Return the names of runs or groups, each of which no other one has.
+
+    `tags` are "" where the members of a group have several; keys in `without` name nothing. Where
+    more than six keys differ, those with most values that tell all apart are named, and the number
+    of the others.
+    """
+    counts = count_values(configs, defaults)
+    keys = sorted(counts.keys() - set(without))
+    tells = len(set(tags)) > 1
+    shown_tags = [tag if tells else "" for tag in tags]
+    chosen = keys if len(keys) <= _MOST_KEYS else _choose(keys, counts, configs, shown_tags)
+    short = shorten_keys(chosen)
+    columns = [zip(repeat(short[key]), _spell_all(configs, key)) for key in chosen]
+    rows = list(zip(*columns, strict=True)) if columns else [()] * len(configs)
+    names = [
+        ShownName(tag, row, len(keys) - len(chosen))
+        for tag, row in zip(shown_tags, rows, strict=True)
+    ]
+    texts = list(map(str, names))
+    named = []
+    for name, text, tag, own in zip(names, texts, tags, ids, strict=True):
+        if texts.count(text) == 1 and text:
+            named.append(name)
+        elif len(texts) == 1 and tag:
+            named.append(ShownName(tag, ()))
+        else:
+            named.append(ShownName(name.tag or tag, name.settings, name.more, own))
+    return named
+
+
+def count_values(
+    configs: Sequence[Mapping[str, Any]], defaults: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, int]:
+    """Return how many values each key has that differs between configs, without tag and desc.
+
+    `configs` have the `defaults` that each took. A key that some run lacks differs where another
+    one wrote it: a default comes and goes with what it belongs to.
+    """
+    taken = defaults or [{}] * len(configs)
+    found = {}
+    for key in dict.fromkeys(key for config in configs for key in config):
+        having = [config for config in configs if key in config]
+        count = len({to_cell(config[key]) for config in having})
+        pairs = zip(configs, taken, strict=True)
+        is_written = any(key in config and key not in own for config, own in pairs)
+        count += len(having) < len(configs) and is_written
+        if count > 1 and key not in ("tag", "desc"):
+            found[key] = count
+    return found
+
+
+def fit_names(names: Sequence[ShownName], width: int) -> list[str]:
+    """Return names of at most `width` cells, if they stay apart; what is common goes first.
+
+    First the tag goes, then the keys, then what the values of a key have in common. What differs
+    is never cut, though it takes more.
+    """
+    found = list(map(str, names))
+    for tag, keys in ((False, True), (False, False)):
+        if max(map(cell_count, found), default=0) <= width:
+            return found
+        shorter = [name.write(tag=tag, keys=keys) for name in names]
+        if len(set(shorter)) == len(shorter) and all(shorter):
+            found = shorter
+    if max(map(cell_count, found), default=0) <= width:
+        return found
+    lists = [[value for _, value in name.settings] for name in names]
+    columns = [_without_common(values) for values in zip(*lists, strict=True)]
+    if not columns:
+        return found
+    shorter = [
+        " ".join(filter(None, [*values, name.id]))
+        for values, name in zip(zip(*columns, strict=True), names, strict=True)
+    ]
+    return shorter if len(set(shorter)) == len(shorter) else found
+
+
+def shorten_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Return the shortest end of each key that no other one ends in.
+
+    >>> shorten_keys(["optimizer.lr", "a.model.width", "b.model.width"])
+    {'optimizer.lr': 'lr', 'a.model.width': 'a.model.width', 'b.model.width': 'b.model.width'}
+    """
+    found = {}
+    for key in keys:
+        ends = shorten_ends(key)
+        taken = [other for other in keys if other != key]
+        found[key] = next(
+            (end for end in ends if not any(f".{other}".endswith(f".{end}") for other in taken)),
+            key,
+        )
+    return found
+
+
+def shorten_ends(key: str) -> list[str]:
+    """Return the ends of a key, the shortest first."""
+    parts = key.split(".")
+    return [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
+
+
+def _choose(
+    keys: Sequence[str],
+    counts: Mapping[str, int],
+    configs: Sequence[Mapping[str, Any]],
+    tags: Sequence[str],
+) -> list[str]:
+    """Return the keys with most values, as few as tell all apart, at most six."""
+    chosen: list[str] = []
+    for key in sorted(keys, key=lambda key: (-counts[key], key))[:_MOST_KEYS]:
+        columns = [_spell_all(configs, each) for each in chosen]
+        if chosen and len(set(zip(tags, *columns, strict=True))) == len(configs):
+            break
+        chosen.append(key)
+    return sorted(chosen)
+
+
+def _spell_all(configs: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    """Return the texts of a key, with all digits of numbers that differ in none that is shown."""
+    cells = {to_cell(config.get(key)) for config in configs}
+    texts = [show_value(config[key]) if key in config else "-" for config in configs]
+    if len(set(texts)) >= len(cells):
+        return texts
+    return [
+        repr(config[key]) if isinstance(config.get(key), float) else text
+        for config, text in zip(configs, texts, strict=True)
+    ]
+
+
+def _without_common(values: Sequence[str]) -> list[str]:
+    """Return values without a long beginning and end that all of them have."""
+    first = _common_start(values)
+    last = _common_start([value[len(first) :][::-1] for value in values])[::-1]
+    head = _LEFT_OUT if len(first) >= _LEAST_COMMON else first
+    tail = _LEFT_OUT if len(last) >= _LEAST_COMMON else last
+    return [f"{head}{value[len(first) : len(value) - len(last)]}{tail}" for value in values]
+
+
+def _common_start(values: Sequence[str]) -> str:
+    low, high = min(values), max(values)
+    pairs = enumerate(zip(low, high, strict=False))
+    return low[: next((i for i, (one, other) in pairs if one != other), len(low))]
