@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from assay.formats.export_folder import OutputDifference
+from assay.formats.export_folder import OutputDifference, sha256_of
 
 
 def difference(exported: Any, recorded: Any) -> OutputDifference:
@@ -45,3 +47,10 @@ def test_the_larger_one_of_each_batch_is_kept() -> None:
 
     assert (found.absolute, found.largest) == (4.0, 100.0)
     assert found.beyond == second.beyond > first.beyond
+
+
+def test_a_pipe_in_the_place_of_a_model_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.onnx")
+
+    with pytest.raises(OSError, match="pipe"):
+        sha256_of(tmp_path / "model.onnx")

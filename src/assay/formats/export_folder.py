@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.formatting import number
+from assay.core.regular_file import open_regular
 
 FORMAT = 1
 METRIC_HEAD = ("metric", "record", "exported")
@@ -189,6 +190,6 @@ class ExportCertificate:
 
 
 def sha256_of(file: Path) -> str:
-    """Return the digest of a file of a model, as certificates have it."""
-    with open(file, "rb") as opened:
+    """Return the digest of a file of a model, as certificates have it; OSError for no file."""
+    with open(open_regular(file, follow=True), "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
