@@ -532,11 +532,6 @@ def test_a_run_and_a_config_that_were_taken_for_each_other_are_told_with_the_com
             "has no option `--batch-size`.",
             "write `data.train.batch_size=3`",
         ),
-        (
-            ["run", "toy.toml", "--device", "gpu"],
-            "There is no device 'gpu'.",
-            "did you mean `cuda`?",
-        ),
     ):
         assert main(arguments) == 2
         said = capsys.readouterr().err

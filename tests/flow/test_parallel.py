@@ -255,7 +255,7 @@ def test_what_one_process_raises_is_told_once_and_first(assay, toy: Path) -> Non
 def test_what_cannot_be_divided_is_refused_before_anything_starts(assay, toy: Path) -> None:
     uneven = assay("run", "toy.toml", "--nproc", "3")
     assert uneven.returncode == 2
-    assert "A batch of 8 cannot be split evenly on 3 ranks" in uneven.stderr
+    assert "a batch of 8 cannot be split evenly on 3 ranks" in uneven.stderr
     other = assay("run", "toy.toml", "--nproc", "8", "parallel.data=4")
     assert other.returncode == 2
     assert "--nproc 8 is not 4 data = 4" in other.stderr
@@ -398,7 +398,7 @@ def test_a_pipeline_of_two_processes_is_equal_to_one_and_leaves_a_checkpoint_for
             assert losses[-1] < max(losses[:8])
     few = assay("run", "toy.toml", "model.type=plain.Net", "parallel.pipeline=2")
     assert few.returncode == 2
-    assert "A step has 1 micro-batch (8 = 1 accumulate x 8); 1f1b keeps 2 stages busy" in few.stderr
+    assert "a step has 1 micro-batch (8 = 1 accumulate x 8); 1f1b keeps 2 stages" in few.stderr
     deep = assay("run", "toy.toml", "parallel.pipeline=3", "parallel.schedule=gpipe", *split)
     assert deep.returncode == 2
     assert "The model has 2 parts with weights, too few for 3 stages" in deep.stderr

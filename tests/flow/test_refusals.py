@@ -42,12 +42,13 @@ REASONS = {
 # Each line: a module, and its functions that raise; *2 of one that raises two.
 TABLE = """
 [check]
-compose/checks.py: _refuse _require
+compose/checks.py: refuse
+compose/examination.py: _check_sources weights_to_test
 engine/callbacks/early_stop.py: EarlyStop.judge
 engine/callbacks/save.py: Save.save_best
 engine/checkpoint/saver.py: Saver.__init__
 engine/data/source.py: Replayed.__init__
-engine/loop/bus.py: every steps
+engine/loop/bus.py: every steps Bus._with_length
 engine/numerics/precision.py: autocast_dtype gather_dtype
 engine/numerics/seed.py: checked_seed
 engine/optim/plateau.py: PlateauFollower.follow
@@ -57,7 +58,7 @@ compose/weights.py: Weights.fill find_weights*2 initial_weights
 compose/loaders.py: _check_batches*4 _load_dataset _load_samples*2 _make_source _refuse_empty*2
     _refuse_index_key lengths_of*3
 compose/prepared_run.py: _check_names*2 _weights_of _build_optimizer _build_own_step _parameters_of
-    _refuse_not_taken _build_schedules*2 _compile
+    _refuse_not_taken _check_schedules*2 _refuse_whole_compile
 compose/run_scope.py: dataset_of*2 make_task
 engine/callbacks/change.py: SetRequiresGrad.check*2 SetValue.__init__ SetValue._now*3
     SetValue.check _check_step _member*2 _parts
@@ -81,10 +82,9 @@ engine/data/loader.py: _check_dataset _check_options*4
 engine/data/map_style.py: Cache.over RandomSplit.__init__*2 RandomSplit.over Select.over
     SequenceWrapper.__init__
 engine/data/instance.py: part_of
-engine/data/randomness.py: Fetch._digest
 engine/data/samplers.py: ByLength.__init__ Listed._list_indices Subset._choose_indices Weighted.order*2
     _values*2 order_of
-engine/data/stream_loader.py: StreamLoader.__init__*3 StreamLoader._drew
+engine/data/stream_loader.py: StreamLoader.__init__*3
 engine/data/streams/blocks.py: Bucket.__init__
 engine/data/streams/items.py: Length.__init__
 engine/data/streams/joined.py: Mix.__init__*2 _Joined.__init__ _all_or_none_sharded
@@ -146,16 +146,16 @@ engine/parallel/tensor_parallel.py: _plan_of_transformers _check_counts _check_i
     tensor_plan_of
 
 [check --data]
-engine/data/workers.py: Workers._start_one
+engine/data/workers.py: Workers._start
 
 [launch]
-compose/rehearsal.py: bench_data*2
+compose/rehearsal.py: bench_data
 compose/launch.py: ProcessTask.read
 compose/ranks.py: asked_processes*2 is_spread*2
 compose/training.py: _refuse_finished rerun resume resume_or_train refuse_other_data
     refuse_without_checkpoints refuse_without_config*2
 compose/run_scope.py: _check_alike*2 _fill_in_secrets the_one_device
-compose/testing.py: _resolve_edit _choose_splits apply_edit test test_with_own_weights
+compose/testing.py: _resolve_edit _choose_splits apply_edit test
     train_and_test
 compose/weights.py: weights_at
 compose/trust.py: _ask*2 _record_of refuse_redacted
@@ -176,6 +176,7 @@ engine/parallel/tensor_parallel.py: GradientAgreement.check
 engine/parallel/distributed_group.py: StagedGroup.clip_grad_norm_
 
 [program]
+engine/loop/kept.py: _names_to_keep
 engine/loop/engine_state.py: as_stateful
 compose/launch.py: RunResult.run
 engine/callbacks/evaluate.py: Evaluate.handlers
@@ -194,6 +195,7 @@ engine/optim/ramps.py: _check*2
 engine/optim/scaled_optimizer_step.py: ScaledOptimizerStep.__init__
 
 [later]
+engine/data/loader.py: Loader.check_order
 engine/callbacks/pipelines.py: run
 engine/data/source.py: Replayed._begin
 engine/data/streams/items.py: _LengthCursor.__next__*2

@@ -429,7 +429,7 @@ def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
         (["--bandwidth", "dta=1GB"], "--bandwidth: 'dta' is no axis"),
         (["--bandwidth", "data=fast"], "--bandwidth: 'fast' is no size"),
         (["--layout", "pipeline=2"], "does not say where a pipeline may split it"),
-        (["--layout", "data=3"], "A batch of 8 cannot be split evenly on 3 ranks"),
+        (["--layout", "data=3"], "a batch of 8 cannot be split evenly on 3 ranks"),
         (["--batch", "float33 [3]"], "--batch cannot be read at 'float33'"),
         (["--device", "gpu"], "There is no device 'gpu'"),
         (["--shape"], "--rehearse builds the model, which --shape leaves out"),

@@ -326,4 +326,4 @@ def test_a_misspelt_device_is_told_which_was_meant(assay) -> None:
     ran = assay("run", "toy.toml", "--device", "cude")
 
     assert ran.returncode == 2
-    assert "There is no device 'cude'." in ran.stderr and "did you mean `cuda`?" in ran.stderr
+    assert "there is no device 'cude'" in ran.stderr and "did you mean `cuda`?" in ran.stderr

@@ -22,7 +22,7 @@ from assay.compose.checks import (
 from assay.compose.launch import Launch
 from assay.compose.prepared_run import check_part_names
 from assay.compose.ranks import asked_processes, check_division, check_split, data_parallel_size
-from assay.compose.weights import initial_weights
+from assay.compose.weights import Weights, initial_weights
 from assay.config.expansion import unique_problems
 from assay.config.loading import Config
 from assay.config.standard_keys import sections_of
@@ -89,11 +89,20 @@ def _check_ranks(config: Config, launch: Launch, is_here: bool) -> None:
 
 
 def _check_weights(config: Config, launch: Launch, is_here: bool) -> None:
-    weights = initial_weights(config.root, launch.weights_from)
-    if not is_trained(config) and weights.path is None:
+    if is_trained(config):
+        initial_weights(config.root, launch.weights_from)
+    else:
+        weights_to_test(config)
+
+
+def weights_to_test(config: Config) -> Weights:
+    """Return the weights of the `load_weights` of a config; InputError where it has none."""
+    weights = initial_weights(config.root)
+    if weights.path is None:
         address = config.path or "CONFIG"
         fix = f"assay test {address} --from RUN, or a checkpoint's folder, or a .safetensors file"
         raise InputError("A config has no weights to test.", fix=f"{fix}; or give it load_weights")
+    return weights
 
 
 def _check_parts(config: Config, launch: Launch, is_here: bool) -> None:

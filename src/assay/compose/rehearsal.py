@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.callbacks import add_callbacks
-from assay.compose.checks import check_and_settle, ensure_sound, sections_to_train
+from assay.compose.checks import check_and_settle, ensure_sound, refuse, sections_to_train
+from assay.compose.examination import run_problems
 from assay.compose.launch import Launch, ProcessTask, run_task
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import (
@@ -75,6 +76,8 @@ def rehearse(config: Config, wanted: RehearsalRequest | None = None) -> Rehearsa
 
     wanted = wanted or RehearsalRequest()
     config, _ = check_and_settle(config, *sections_to_train(config))
+    processes = wanted.processes if wanted.processes > 1 else None
+    refuse(run_problems(config, Launch(nproc=processes), is_here=False))
     device = pick_device(wanted.device, must_exist=False)
     limit = wanted.memory_bytes or memory_of(device)
     layout = _layout(config, wanted.processes)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from assay.compose.checks import check_and_settle, refuse
-from assay.compose.examination import run_problems
+from assay.compose.checks import check_and_settle, is_trained, refuse
+from assay.compose.examination import run_problems, weights_to_test
 from assay.compose.launch import Launch, RunResult
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import make_process
@@ -29,7 +29,7 @@ from assay.compose.run_scope import (
 )
 from assay.compose.training import train
 from assay.compose.trust import Tell, Trust, open_given, open_saved
-from assay.compose.weights import Weights, initial_weights, weights_at, with_step
+from assay.compose.weights import Weights, weights_at, with_step
 from assay.config.loading import Config
 from assay.config.tree import Table, delete_at, from_plain, get_at, plain
 from assay.core.diagnostics import Origin
@@ -91,9 +91,10 @@ def test_with_own_weights(
     config: Config, launch: Launch, *, splits: Sequence[str] = (), infer: bool = False
 ) -> RunResult:
     """Evaluate a config with the weights of its `load_weights`; see `test`."""
-    config, _ = check_and_settle(config, training=False)
-    refuse(run_problems(config, launch))
-    weights = initial_weights(config.root)
+    config, _ = check_and_settle(config, "data", training=False)
+    if not is_trained(config):  # `assay run` tests it
+        refuse(run_problems(config, launch))
+    weights = weights_to_test(config)
     return test_config(config, with_step(weights), launch, splits=splits, infer=infer)
 
 
