@@ -117,7 +117,7 @@ def _state_of(pid: int) -> str:
         return ""
 
 
-def describe_end(number: int, process: BaseProcess, split: str) -> WorkerError:
+def describe_worker_end(number: int, process: BaseProcess, split: str) -> WorkerError:
     """Return the error for a worker process that has ended."""
     code = process.exitcode
     fix = "What it printed above says why."

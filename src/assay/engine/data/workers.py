@@ -33,8 +33,8 @@ from assay.engine.data.worker_faults import (
     STARTING,
     WorkerError,
     WorkerView,
-    describe_end,
     describe_silence,
+    describe_worker_end,
     on_request,
 )
 from assay.engine.numerics import private_torch
@@ -266,7 +266,7 @@ class Workers:
         is_end = "DataLoader worker" in str(error)
         for number, process in enumerate(processes):
             if process.exitcode or (is_end and process.exitcode == 0):
-                return describe_end(number, process, self.split)
+                return describe_worker_end(number, process, self.split)
         return None
 
 
@@ -422,7 +422,7 @@ def call_in_worker(function: Callable[[], Any]) -> Any:
     """Call a function in an OS process forked from this one; here where none can be forked."""
     if "fork" not in torch.multiprocessing.get_all_start_methods():
         return function()
-    pool = Workers(_Call(function), 1, split="train", timeout_s=0, start_method="fork")
+    pool = Workers(_CalledOnce(function), 1, split="train", timeout_s=0, start_method="fork")
     try:
         (value,) = islice(pool.run([()]), 1)  # type: ignore[list-item]
     finally:
@@ -430,7 +430,7 @@ def call_in_worker(function: Callable[[], Any]) -> Any:
     return value
 
 
-class _Call:
+class _CalledOnce:
     def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
         self.place: Any = None
