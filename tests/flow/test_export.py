@@ -656,7 +656,7 @@ def test_the_command_prints_what_it_left_and_ends_with_1_for_a_refused_model(
     project: Path, assay: Assay
 ) -> None:
     run = record_toy(project)
-    done = assay("export", run.id, "out", "--to", "safetensors")
+    done = assay("export", run.id, "out", "--format", "safetensors")
 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -667,7 +667,7 @@ def test_the_command_prints_what_it_left_and_ends_with_1_for_a_refused_model(
     assert lines[-1] == "run it: python out/run_model.py"
 
     other = record_toy(project, "models.Restless")
-    refused = assay("export", other.id, "--to", "torch-export", "--json")
+    refused = assay("export", other.id, "--format", "torch-export", "--json")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["is_within"] is False
 

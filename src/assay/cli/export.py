@@ -29,7 +29,7 @@ from assay.formats.json_codec import to_plain
 @run_argument("[RUN[@CKPT]]")
 @click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--to",
+    "--format",
     "target",
     default="onnx",
     show_default=True,

@@ -23,7 +23,7 @@ from assay.store.packing import left_out, pack_run
 )
 @run_argument()
 @click.option(
-    "--to", metavar="FILE", help=f"Left out: the name of its folder with {PACK_SUFFIX}, here."
+    "-o", "--to", metavar="FILE", help=f"Left out: the name of its folder with {PACK_SUFFIX}, here."
 )
 def command(run: str, to: str | None) -> int:
     view = find_run(run)

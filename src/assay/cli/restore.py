@@ -36,7 +36,7 @@ from assay.store.layout import find_project, make_project
 )
 @run_argument("[RUN[@CKPT]]")
 @trust_option
-@click.option("--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
+@click.option("-o", "--to", metavar="DIR", help="The folder to make. Left out: restored-ID, here.")
 @click.option("--force", is_flag=True, help="Move away what is in DIR; nothing is deleted.")
 def command(run: str, to: str | None, force: bool, trust: bool) -> int:
     view, name = find(run)

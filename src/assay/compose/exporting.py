@@ -107,7 +107,8 @@ def export(
     wanted = wanted or ExportRequest()
     if wanted.target not in TARGETS:
         raise InputError(
-            f"There is no export to {wanted.target!r}.", fix=choose(wanted.target, TARGETS, "--to")
+            f"There is no export to {wanted.target!r}.",
+            fix=choose(wanted.target, TARGETS, "--format"),
         )
     if is_config(address):
         raise InputError(

@@ -49,5 +49,5 @@ def explain_onnx_error(error: Exception, path: Path) -> InputError:
     return InputError(
         f"ONNX Runtime cannot run the model: {first}",
         where=path.name,
-        fix="--to torch-export has all of torch's operations and dtypes.",
+        fix="--format torch-export has all of torch's operations and dtypes.",
     )

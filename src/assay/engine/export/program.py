@@ -198,7 +198,7 @@ def _explain_trace_error(error: Exception, model: nn.Module, interface: Interfac
     return InputError(
         f"torch.export cannot follow {kind}: {type(error).__name__}: {first}",
         where=where,
-        fix="Write it with operations of torch; or --to safetensors keeps the weights alone.",
+        fix="Write it with operations of torch; or --format safetensors keeps the weights alone.",
     )
 
 
@@ -228,7 +228,7 @@ def _explain_onnx_error(error: Exception) -> InputError:
     )
 
 
-_NO_ONNX = "Write it with other operations; or --to torch-export, which has all of torch's."
+_NO_ONNX = "Write it with other operations; or --format torch-export, which has all of torch's."
 
 
 def _nodes_in_frames(error: BaseException | None) -> Iterator[torch.fx.Node]:

@@ -118,7 +118,9 @@ def _check_certificate(folder: Path, schema: ExportSchema, certificate: ExportCe
     """Raise InputError unless the folder holds an ONNX model that its certificate vouches for."""
     if certificate.target != "onnx":
         what = f"It is an export to {certificate.target}, and exports to ONNX are served."
-        raise InputError(what, where=str(folder), fix=f"assay export {certificate.run} --to onnx")
+        raise InputError(
+            what, where=str(folder), fix=f"assay export {certificate.run} --format onnx"
+        )
     for each in [*schema.inputs, *schema.outputs]:
         if each.dtype not in DATATYPES:
             what = f"`{each.name}` is {each.dtype}, which the protocol does not have."
