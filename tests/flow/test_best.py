@@ -167,7 +167,7 @@ def flip(path: Path) -> None:
 
 
 FLIPPED: dict[str, Callable[[RunView], Path]] = {
-    "metrics/1.rows": lambda view: view.folder.metrics / "1.rows",
+    "metrics/names.jsonl": lambda view: view.folder.metrics / "names.jsonl",
     "step-000000008": lambda view: view.folder.checkpoints / "step-000000008" / "model.safetensors",
     "code": lambda view: FileBlobs(Path(view.file.project) / ".assay" / "code").path(
         next(

@@ -27,7 +27,8 @@ def harmed(recorder, fact):
         open("harmed", "w").close()
         match harm:
             case "cut off":
-                os.truncate(recorder.folder.metrics / "1.rows", 0)
+                for file in recorder.folder.metrics.glob("*.rows"):
+                    os.truncate(file, 0)
             case "deleted":
                 shutil.rmtree(recorder.folder.path)
 

@@ -550,6 +550,7 @@ def test_a_file_that_is_deleted_or_replaced_is_made_again_with_all_its_points(
                     file.symlink_to(other)
                 case "folder deleted":
                     shutil.rmtree(path)
+                    writer.log({"new": 0.5, "two": 1.0}, step)
         if step == 1_600:
             writer.check()
             writer.check()
@@ -557,7 +558,10 @@ def test_a_file_that_is_deleted_or_replaced_is_made_again_with_all_its_points(
 
     assert curves(path)["a"] == [(step, 0.5) for step in range(2_000)]
     assert not file.is_symlink()
-    files = "metrics/names.jsonl, metrics/1.rows were" if "folder" in harm else "metrics/1.rows was"
+    files = "metrics/1.rows was"
+    if harm == "folder deleted":
+        files = "metrics/names.jsonl, metrics/1.rows, metrics/2.rows were"
+        assert curves(path)["new"] == [(1_500, 0.5)]
     assert problems == [
         f"{files} deleted or replaced by somebody else while the run wrote it: no point is lost."
     ]

@@ -12,6 +12,7 @@ import operator
 import os
 import struct
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -381,8 +382,11 @@ class MetricsWriter:
 
     def _open(self, name: str) -> _OpenFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        with open_directory(self.path, follow=True) as folder:
-            descriptor = folder.open(name, flags)
+        try:
+            with open_directory(self.path, follow=True) as folder:
+                descriptor = folder.open(name, flags)
+        except FileNotFoundError:  # the folder was deleted, and is made again by the next check
+            descriptor = _open_nameless(flags)
         self._old_rows += _whole_rows(name, os.fstat(descriptor).st_size)
         file = self._files[name] = _OpenFile(name, FileIO(descriptor, "a+"))
         return file
@@ -465,6 +469,16 @@ class MetricsWriter:
         file.is_gone = False
         if file is self._names:
             self._hold()
+
+
+def _open_nameless(flags: int) -> int:
+    """Open a file that has no name, and is gone when it is closed."""
+    descriptor, path = tempfile.mkstemp()
+    os.close(descriptor)
+    try:
+        return os.open(path, flags)
+    finally:
+        os.unlink(path)
 
 
 def _whole_rows(name: str, size: int) -> int:
