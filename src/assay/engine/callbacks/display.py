@@ -207,6 +207,8 @@ class Display:
         if self._evaluated_at == state.step:
             parts += [f"{name} {value:.4f}" for name, value in state.metrics.items()]
             parts += self._weights
+            if state.stop.is_settled and engine.is_cut_short:
+                parts.append("evaluated at the stop")
         left = "" if self.is_live else self._time_left(engine)  # there it stands beside the bar
         self._draw(engine)
         parts += [f"{now - self._told:.1f} s", *([f"eta {left}"] if left else [])]
