@@ -70,6 +70,7 @@ class Walk:
         self.own: dict[str, Any] = {}
         self._known = {id(each): each for each in known}
         self._closed = frozenset(self._known)
+        self._kinds: dict[type, tuple[bool, bool]] = {}
         self._start: object = None
         self._found: dict[str, Stateful] = {}
 
@@ -87,7 +88,8 @@ class Walk:
             elif isinstance(thing, Optimizer):
                 alone |= {f"{path}.{name}": each for name, each in _trained_by(thing)}
         modules = [each for each in self._known.values() if isinstance(each, nn.Module)]
-        known = {id(tensor) for module in modules for tensor in module.parameters(recurse=False)}
+        own = [private_torch.parameters_of(module).values() for module in modules]
+        known = {id(tensor) for tensors in own for tensor in tensors}
         for path, tensor in alone.items():
             if id(tensor) not in known:
                 known.add(id(tensor))
@@ -100,15 +102,17 @@ class Walk:
         if isinstance(thing, nn.Module):
             if not is_known:
                 self._add_module(thing, path)
-            self._keep(f"{path}:buffers", _Tensors(thing, _passing_buffers(thing)))
+            if passing := _passing_buffers(thing):
+                self._keep(f"{path}:buffers", _Tensors(thing, passing))
         elif not is_known and isinstance(thing, _GENERATORS):
             self._keep(path, _Generator(thing))
         elif not is_known and has_state(thing):
             is_optimizer = isinstance(thing, Optimizer)
             self._keep(path, NamedState(thing, nn.Module()) if is_optimizer else thing)
-        if _is_of_user(type(thing)) and not isinstance(thing, (*_COLLECTIONS, *_CALLABLES)):
+        is_of_user, is_gone_through = self._look_up(type(thing))
+        if is_of_user and not isinstance(thing, (*_COLLECTIONS, *_CALLABLES)):
             self.own[path] = thing
-        if not is_known and _is_gone_through(type(thing)):
+        if not is_known and is_gone_through:
             for name in _names_to_keep(thing):
                 self._keep(f"{path}.{name}".removeprefix("."), _Attribute(thing, name))
         self._known.setdefault(id(thing), thing)
@@ -145,7 +149,7 @@ class Walk:
             parts = [(".optimizer", thing.optimizer)]
         elif isinstance(thing, types.FunctionType):
             parts = [*object_graph.parts_of(thing), *_named_globals(thing)]
-        elif issubclass(kind, (*_COLLECTIONS, *_CALLABLES)) or _is_gone_through(kind):
+        elif issubclass(kind, (*_COLLECTIONS, *_CALLABLES)) or self._look_up(kind)[1]:
             parts = object_graph.parts_of(thing)
         else:
             return
@@ -166,7 +170,14 @@ class Walk:
         if kind.__module__.startswith("assay.engine.data."):
             return False
         is_one = issubclass(kind, (nn.Module, *_CALLABLES, *_GENERATORS)) or has_state(part)
-        return is_one or _is_gone_through(kind)
+        return is_one or self._look_up(kind)[1]
+
+    def _look_up(self, kind: type) -> tuple[bool, bool]:
+        """Return whether a class is the user's, and whether its objects are gone through."""
+        found = self._kinds.get(kind)
+        if found is None:
+            found = self._kinds[kind] = (_is_of_user(kind), _is_gone_through(kind))
+        return found
 
 
 def _spell_key(key: object) -> str:
@@ -192,8 +203,10 @@ def _trained_by(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
 
 def _passing_buffers(module: nn.Module) -> list[str]:
     """Return the names of a module's own buffers that its state does not have."""
-    own = private_torch.buffers_of(module)
     passing = private_torch.passing_buffers_of(module)
+    if not passing:
+        return []
+    own = private_torch.buffers_of(module)
     return [
         name
         for name, each in own.items()
