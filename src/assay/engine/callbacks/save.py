@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from assay.engine.checkpoint.codec import decode, encode
 from assay.engine.checkpoint.folder import Where
 from assay.engine.checkpoint.saver import Existing, Saver
 from assay.engine.checkpoint.tensor_file import Staging
+from assay.engine.loop.bus import Stage
 from assay.engine.loop.bus import every as each
 from assay.engine.loop.engine import Engine
 from assay.engine.loop.engine_state import capture_state, own_parts
@@ -140,14 +142,13 @@ class Save:
     def judge(self, engine: Engine) -> None:
         """Remember whether the newest evaluation is the best so far; nan never is.
 
-        One that is made as the run is cut short decides nothing: a resumed run knows nothing of it.
+        One that is made as the run is cut short is so only where no other was made: a resumed run
+        knows nothing of it.
         InputError within a step: no checkpoint keeps the weights that were measured.
         """
         assert self.best is not None
         metric, mode = self.best
         state = engine.state
-        if state.stop.is_settled and engine.is_cut_short:
-            return
         # It is nan if its split comes later, or if the name is wrong.
         value = state.metrics.get(metric, math.nan)
         known = math.inf if mode == "min" else -math.inf
@@ -161,7 +162,12 @@ class Save:
                     fix='Evaluate between steps, as by Evaluate(..., every="100 steps") or'
                     ' engine.on("step_end", every=100)(evaluate.run).',
                 )
-            state.best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
+            best = {"metric": metric, "mode": mode, "value": value, "step": state.step}
+            if state.stop.is_settled and engine.is_cut_short:
+                if state.best is None and self.last_step == state.step and self.saver.is_first:
+                    self._submit(partial(self._mark_reported, engine.recorder, best))
+                return
+            state.best = best
         # After the periodic one of this event: rotation spares that longer than a former best.
         stage = engine.bus.stage
         stage.ask(lambda: stage.ask(lambda: self.save_best(engine)))
@@ -238,8 +244,15 @@ class Save:
 
     def wait_last(self, engine: Engine) -> None:
         """Return when everything is on disk, also what later handlers ask to save."""
-        stage = engine.bus.stage
-        stage.ask(lambda: stage.ask(self.wait))
+        self.wait()
+        engine.bus.stage.ask(lambda: self._wait_behind(engine.bus.stage))
+
+    def _wait_behind(self, stage: Stage) -> None:
+        """Wait once nothing else was asked of the stage."""
+        if stage.waiting:
+            stage.ask(lambda: self._wait_behind(stage))
+        else:
+            self.wait()
 
     def wait(self) -> None:
         """Return when everything is on disk."""
@@ -341,6 +354,10 @@ class Save:
         if isinstance(recorder, NullRecorder):  # which tells nobody
             _LOGGER.warning(str(error))
         recorder.tell(Warned(message=str(error), step=step))
+
+    def _mark_reported(self, recorder: Recorder, best: Mapping[str, Any]) -> None:
+        with self._report_failure(recorder, best["step"], final=False):
+            self._mark(folder_of_step(best["step"]), best)
 
     def _mark(self, name: str, best: Mapping[str, Any]) -> None:
         try:
