@@ -33,12 +33,12 @@ from assay.config.tree import (
     List,
     Node,
     Table,
+    as_text_leaf,
     from_plain,
     get_at,
     literal,
     plain,
     set_at,
-    text_of,
     transform,
 )
 from assay.core.diagnostics import Origin
@@ -236,9 +236,9 @@ def _other_readings(node: Node, misfits: Iterable[Misfit]) -> Iterator[Node]:
     for misfit in misfits:
         part = get_at(node, misfit.inside)
         if isinstance(part, Leaf):
-            texts = _with_part(texts, misfit.inside, text_of(part))
+            texts = _with_part(texts, misfit.inside, as_text_leaf(part))
     yield texts
-    yield transform(node, lambda part, _: text_of(part) if isinstance(part, Leaf) else part)
+    yield transform(node, lambda part, _: as_text_leaf(part) if isinstance(part, Leaf) else part)
     if isinstance(node, Leaf) and node.typed is not None:
         items = items_of(node.typed, node.origin)
         if items is not None:

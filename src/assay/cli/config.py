@@ -194,7 +194,7 @@ def explain(
 def show(arguments: tuple[str, ...], user_dir: str | None, trust: bool) -> int:
     from assay.compose import open_given
     from assay.config.freeze import dump
-    from assay.config.loading import translated
+    from assay.config.loading import rename_targets
     from assay.config.secret_keys import without_secrets
 
     files, overrides = split_arguments(arguments)
@@ -208,7 +208,7 @@ def show(arguments: tuple[str, ...], user_dir: str | None, trust: bool) -> int:
         raise ConfigError(config.problems)
     for note in config.notes:
         echo(f"note: {note.origin}  {visible(note.message)}", err=True)
-    echo(dump(without_secrets(translated(config))), end="")
+    echo(dump(without_secrets(rename_targets(config))), end="")
     return 0
 
 

@@ -181,7 +181,7 @@ class Examiner:
         with user_code(configs[0].user_dirs):  # one import for all of them
             return unique_problems(configs, lambda each: self.examine(each).problems)
 
-    def settled(self, config: Config) -> Config:
+    def settle(self, config: Config) -> Config:
         """Return a config that has no errors with typed values."""
         findings = self.examine(config)
         return replace(config, root=findings.settle(self._found[id(config)][1].root))

@@ -20,7 +20,7 @@ from assay.compose.checks import (
     section_problems,
 )
 from assay.compose.launch import Launch
-from assay.compose.prepared_run import check_part_names
+from assay.compose.prepared_run import check_part_keys
 from assay.compose.ranks import asked_processes, check_division, check_split, data_parallel_size
 from assay.compose.weights import Weights, initial_weights
 from assay.config.expansion import unique_problems
@@ -61,7 +61,7 @@ def problems_of_runs(
     """Return what a run refuses of configs of one file that passed both stages of the check."""
     return unique_problems(
         configs,
-        lambda each: run_problems(examiner.settled(each), launch or Launch(), is_here=is_here),
+        lambda each: run_problems(examiner.settle(each), launch or Launch(), is_here=is_here),
     )
 
 
@@ -70,7 +70,11 @@ def run_problems(config: Config, launch: Launch, *, is_here: bool = True) -> lis
     of_sections = section_problems(config)
     if of_sections:
         return of_sections
-    return [problem for check in _CHECKS for problem in _told(check, config, launch, is_here)]
+    return [
+        problem
+        for check in _CHECKS
+        for problem in _find_problems_of(check, config, launch, is_here)
+    ]
 
 
 def _check_devices(config: Config, launch: Launch, is_here: bool) -> None:
@@ -106,7 +110,7 @@ def weights_to_test(config: Config) -> Weights:
 
 
 def _check_parts(config: Config, launch: Launch, is_here: bool) -> None:
-    check_part_names(config.root, sections_of(config.root))
+    check_part_keys(config.root, sections_of(config.root))
 
 
 def _check_sources(config: Config, launch: Launch, is_here: bool) -> None:
@@ -132,7 +136,9 @@ _CHECKS: tuple[_Check, ...] = (
 )
 
 
-def _told(check: _Check, config: Config, launch: Launch, is_here: bool) -> Iterator[Problem]:
+def _find_problems_of(
+    check: _Check, config: Config, launch: Launch, is_here: bool
+) -> Iterator[Problem]:
     """Yield what a check raises, as problems of the config."""
     try:
         check(config, launch, is_here)

@@ -318,7 +318,7 @@ def make_optimizer_step(scope: RunScope, model: Model) -> OptimizerStepBase:
     return MultiOptimizerStep(parts, every=every)
 
 
-def check_part_names(root: Table, sections: StandardSections) -> None:
+def check_part_keys(root: Table, sections: StandardSections) -> None:
     """Raise InputError for names in [backward] and [schedule] that belong to no optimizer.
 
     So does [train] compile = true with a pipeline. All of it is known before anything is built.

@@ -180,7 +180,7 @@ def open_tree(
     return _config(root, [], files, overrides, path, user_dirs, outside)
 
 
-def translated(config: Config) -> Table:
+def rename_targets(config: Config) -> Table:
     """Return the file as it was merged, with the names that targets of older systems have here."""
 
     def rename(node: Node, _: object) -> Node:

@@ -574,7 +574,7 @@ class _External:
             return leaf
         origin = _with_notes(leaf.origin, [self.note(named)])
         if named["kind"] == "global" and named["name"] in self.variables:
-            return transform(from_plain(self.value(named), origin), _escaped)
+            return transform(from_plain(self.value(named), origin), _escape)
         is_default = named["name"] not in self.variables_for(named)
         text = named["default"].strip() if is_default else self.environ[named["name"]]
         try:
@@ -585,7 +585,7 @@ class _External:
             message = f"{error.what}, the value of `{named['name']}`"
             self.problems.append(problem_at("syntax", message, leaf, path, error.fix))
             return leaf
-        return transform(node, _escaped)
+        return transform(node, _escape)
 
     def value(self, named: re.Match[str]) -> Any:
         """Return the value of a variable that is there; its default is written as an override."""
@@ -633,7 +633,7 @@ def _with_notes(origin: Origin, names: Iterable[str]) -> Origin:
     return replace(origin, note=", ".join(dict.fromkeys(filter(None, [origin.note, *names]))))
 
 
-def _escaped(node: Node, _: KeyPath) -> Node:
+def _escape(node: Node, _: KeyPath) -> Node:
     if isinstance(node, Leaf) and isinstance(node.value, str):
         return replace(node, value=escape(node.value))
     return node

@@ -319,7 +319,7 @@ def literal(value: Scalar) -> Scalar:
     return value.removeprefix("@" if value.startswith("@@") else "").replace("$${", "${")
 
 
-def text_of(leaf: Leaf) -> Leaf:
+def as_text_leaf(leaf: Leaf) -> Leaf:
     """Return a scalar as the text it was typed as: `name=123` is "123" for a text."""
     if leaf.typed is None or isinstance(leaf.value, str):
         return leaf

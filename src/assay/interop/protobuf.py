@@ -13,7 +13,7 @@ _FLOAT = struct.Struct("<f")
 _SIGN = 1 << 63
 
 
-class MalformedError(ValueError):
+class ProtobufError(ValueError):
     """These bytes are no message."""
 
 
@@ -42,13 +42,13 @@ def fields(message: bytes) -> Iterator[tuple[int, Field]]:
             elif kind == 5:
                 size = 4
             else:
-                raise MalformedError(f"there is no wire type {kind}")
+                raise ProtobufError(f"there is no wire type {kind}")
             if at + size > end:
-                raise MalformedError("a field is longer than its message")
+                raise ProtobufError("a field is longer than its message")
             yield tag >> 3, message[at : at + size]
             at += size
     except IndexError:
-        raise MalformedError("the message ends inside of a field") from None
+        raise ProtobufError("the message ends inside of a field") from None
 
 
 def by_number(message: bytes) -> dict[int, list[Field]]:
@@ -76,7 +76,7 @@ def part(values: list[Field]) -> dict[int, list[Field]]:
 
 def part_bytes(value: Field) -> bytes:
     if isinstance(value, int):
-        raise MalformedError("a number stands where a part should")
+        raise ProtobufError("a number stands where a part should")
     return value
 
 
@@ -114,7 +114,7 @@ def numbers_in(values: list[Field], form: str) -> list[float]:
                 try:
                     one, at = varint(value, at)
                 except IndexError:
-                    raise MalformedError("the message ends inside of a field") from None
+                    raise ProtobufError("the message ends inside of a field") from None
                 found.append(to_int64(one))
         else:
             size = struct.calcsize(form)
@@ -127,7 +127,7 @@ def numbers_in(values: list[Field], form: str) -> list[float]:
 def _number(form: struct.Struct, value: Field) -> float:
     data = part_bytes(value)
     if len(data) != form.size:
-        raise MalformedError(f"a number has {len(data)} bytes, not {form.size}")
+        raise ProtobufError(f"a number has {len(data)} bytes, not {form.size}")
     number: float = form.unpack(data)[0]
     return number
 
@@ -143,4 +143,4 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
             return value & (_SIGN << 1) - 1, at
         shift += 7
         if shift > 63:
-            raise MalformedError("a whole number has more than ten bytes")
+            raise ProtobufError("a whole number has more than ten bytes")

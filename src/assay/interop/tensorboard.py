@@ -29,7 +29,7 @@ from assay.interop.foreign_run import (
     paths_below,
     read_file,
 )
-from assay.interop.protobuf import Field, MalformedError, by_number, part, text, whole
+from assay.interop.protobuf import Field, ProtobufError, by_number, part, text, whole
 from assay.store.series import Block
 
 _MARK = "tfevents"
@@ -111,7 +111,7 @@ def _read(name: str, paths: list[Path]) -> ForeignRun:
         for offset, record in tf_records(read_file(path), trouble):
             try:
                 log.add(record)
-            except (MalformedError, struct.error):
+            except (ProtobufError, struct.error):
                 trouble.add(offset, "a record is no event")
         if trouble.lost:
             warnings.append(str(trouble))

@@ -24,7 +24,7 @@ from assay.interop.foreign_run import (
     media_kind,
     read_file,
 )
-from assay.interop.protobuf import MalformedError
+from assay.interop.protobuf import ProtobufError
 from assay.interop.wandb_log import Medium, WandbLog
 
 _HEAD = b":W&B\xe1\xbe"
@@ -144,7 +144,7 @@ def _add_file(log: WandbLog, path: Path) -> list[str]:
     for offset, record in log_records(data, _HEAD_BYTES, trouble):
         try:
             log.add(record)
-        except (MalformedError, ValueError, RecursionError):
+        except (ProtobufError, ValueError, RecursionError):
             trouble.add(offset, "a record is not one of wandb")
     return [str(trouble)] if trouble.lost else []
 

@@ -14,7 +14,7 @@ from assay.interop.foreign_run import block_of, ns_of
 from assay.interop.nested_keys import flatten
 from assay.interop.protobuf import (
     Field,
-    MalformedError,
+    ProtobufError,
     as_text,
     by_number,
     part,
@@ -131,11 +131,11 @@ class WandbLog:
         """Add a record, or leave it out when it is malformed."""
         try:
             self.add(record)
-        except (MalformedError, ValueError, RecursionError):
+        except (ProtobufError, ValueError, RecursionError):
             return
 
     def add(self, record: bytes) -> None:
-        """Add a record; MalformedError, ValueError or RecursionError when it cannot be read."""
+        """Add a record; ProtobufError, ValueError or RecursionError when it cannot be read."""
         for number, value in protobuf.fields(record):
             if number == 2:
                 self._row(part_bytes(value))

@@ -23,8 +23,8 @@ from assay.config.tree import (
     Node,
     Scalar,
     Table,
+    as_text_leaf,
     plain,
-    text_of,
     transform,
 )
 from assay.core import schema
@@ -97,7 +97,7 @@ def value_for(path: KeyPath, text: str, origin: Origin) -> Node:
             return value if isinstance(value.value, str) else replace(value, value=text)
         case "names" if text.strip():
             items = items_of(text, value.origin) or [value]
-            names = [text_of(item) if isinstance(item, Leaf) else item for item in items]
+            names = [as_text_leaf(item) if isinstance(item, Leaf) else item for item in items]
             return List(tuple(names), value.origin)
         case _:
             return value
