@@ -97,7 +97,7 @@ def test_a_waiting_job_is_cancelled_and_a_mistake_never_gets_in_line(
 
     for words, said in (
         (["toy.toml", "optimizer.lrr=1"], "lrr"),
-        (["toy.toml", "--device", "cuda:7"], "there is no device 'cuda:7'"),
+        (["toy.toml", "--device", "cuda:7"], "There is no device cuda:7"),
         (["toy.toml", "--device", "bogus:3"], "bogus"),
         (["toy.toml", "model.width=-3"], "rehears"),
     ):
