@@ -369,6 +369,23 @@ def test_all_runs_at_work_save_at_a_signal_and_are_told_with_what_resumes_them(
         assert len([line for line in table if "not run" in line]) == 1
 
 
+def test_a_run_of_a_search_that_somebody_kills_is_resumed_at_once(begun, toy: Path) -> None:
+    space(toy, GRID, **{"points.Points": "slow.Points", "steps = 2": "steps = 30"})
+    (toy / "slow.py").write_text(SLOW)
+    queue = {"ASSAY_QUEUE_DIR": str(toy / "queue")}
+    process = begun("sweep", "c.toml", "--parallel", "2", "--device", "cpu", **queue)
+    wait_for(lambda: [view for view in views(toy) if view.checkpoints])
+    killed = next(view for view in views(toy) if view.checkpoints)
+
+    os.kill(killed.file.newest.pid, signal.SIGKILL)
+    said = process.communicate()[1]
+
+    assert process.returncode == 0, said
+    assert "is begun again" in said
+    assert [view.status for view in views(toy)] == ["finished"] * 3
+    assert len(RunView(killed.path).file.attempts) == 2
+
+
 def test_nothing_temporary_stays_of_a_search_that_was_killed(
     begun, assay: Assay, toy: Path
 ) -> None:
