@@ -22,6 +22,7 @@ from assay.proof.differences import (
     Comparison,
     CurveDifference,
     add_evidence,
+    are_of_one_moment,
     compare_checkpoints,
     compare_traces,
     curve_difference,
@@ -243,15 +244,19 @@ def _checkpoints(
     A damaged one of the record is told in `damaged`, and an InputError when that is None.
     """
     theirs = {each.name: each for each in again.checkpoints}
+    starts = {each.number: each.from_step for each in view.file.attempts if each.number > 1}
     found = {}
     for each in view.all_checkpoints:
         other = theirs.get(each.name)
         step = each.step
         if other is None or step is None or each.name != folder_of_step(step):
             continue
+        if each.manifest is not None and starts.get(each.manifest.attempt) == step:
+            continue  # an attempt that resumed here wrote it again, with its own settings
         if span.first < step <= span.last:
             try:
-                found[step] = compare_checkpoints(each.path, other.path)
+                if are_of_one_moment(each.path, other.path):
+                    found[step] = compare_checkpoints(each.path, other.path)
             except CheckpointError as error:
                 if damaged is None:
                     fix = "--force compares the others"

@@ -11,6 +11,7 @@ import numpy as np
 
 from assay.core.facts import COSTS, Evaluated
 from assay.core.formatting import name_some
+from assay.formats import manifest as manifests
 from assay.formats.trace_file import PHASES, Phase
 from assay.formats.verdict import Difference
 from assay.query.run import RunView
@@ -59,6 +60,16 @@ class CurveDifference:
     how: str
     left: float | None = None
     right: float | None = None
+
+
+def are_of_one_moment(left: Path, right: Path) -> bool:
+    """Return whether two checkpoints of a step were written at the same place of the loop.
+
+    One of the last step of an epoch is written before the epoch ends, or again after it and its
+    evaluation: a run that was killed in between has the first.
+    """
+    moments = [(each.epoch, {*each.info}) for each in map(manifests.read, (left, right))]
+    return moments[0] == moments[1]
 
 
 def compare_checkpoints(left: Path, right: Path) -> dict[str, list[str]]:
