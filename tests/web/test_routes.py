@@ -33,9 +33,9 @@ from assay.store.read_record import read_record
 from assay.store.refresh_index import Synchronized
 from assay.store.tables import read_history
 from assay.web import site
-from assay.web.live import IDLE_S, Watch, Watches, _Looked
+from assay.web.live import IDLE_S, Watch, _Looked
 from assay.web.routes import runs as run_routes
-from assay.web.serving import _Server, listen
+from assay.web.serving import QuietServer, listen
 from assay.web.site import Home
 from run_folders import SECOND, hold_lease, id_of, make_project, make_run, tell_now
 from web.serving import PATIENCE_S, Server, serving
@@ -621,7 +621,7 @@ def test_a_request_that_outlasts_the_grace_is_cut_off_in_silence(
         await asyncio.sleep(600)
 
     config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=0)
-    server = _Server(config, Watches())
+    server = QuietServer(config)
     log = logging.getLogger("uvicorn.error")
     level = log.level
     try:
