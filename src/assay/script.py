@@ -67,8 +67,8 @@ def start(
     code included, but not in notebooks. The environment variable ASSAY=off switches recording off.
 
     `config` is a mapping, or what can be one: an argparse.Namespace, a dataclass, a Params. What in
-    it is no plain data is recorded as `Run.value` does; InputError names what cannot be, and is
-    raised for a `tag` or `desc` that is no text.
+    it is no plain data is recorded as `Run.value` does, or left out with a warning. InputError is
+    raised for a config that is none of these, and a `tag` or `desc` that is no text.
 
     `resume` continues the record of a script as a further attempt. "auto" takes the newest one with
     this tag and config that neither finished nor is being written, or begins a new one; else it is

@@ -97,8 +97,8 @@ class Run(MediaKeeper):
     def value(self, name: str, value: Any) -> None:
         """A result that is no curve: text, a number, a list, a mapping.
 
-        Numbers of numpy and torch are numbers, paths, dates and dtypes text; InputError names what
-        cannot be kept.
+        Numbers of numpy and torch are numbers, paths, dates and dtypes text; what cannot be kept is
+        left out with a warning.
         """
         if self._recorder is not None:
             self._recorder.set_value(name, value)
