@@ -132,9 +132,9 @@ def test_only_runs_that_differ_in_nothing_but_their_seed_are_one_group(
 
     groups = json.loads(assay("ls", "--group", "--json").out)
 
-    assert sorted((group["tag"], len(group["runs"])) for group in groups) == [
-        ("own 0.1", 4),
-        ("own 0.2", 2),
+    assert sorted((group["name"], len(group["runs"])) for group in groups) == [
+        ("lr=0.1", 4),
+        ("lr=0.2", 2),
     ]
 
 

@@ -184,10 +184,12 @@ MISTAKES = {
     "a section that nothing uses": Mistake(NET + "[extra]\nx = 1\n"),
     "a section under a name of its own": Mistake(NET.replace("model]", "bert_model]") + ADAM),
     "a key that nothing uses": Mistake(
-        "[sizes]\nwidth = 3\nheight = 4\n" + NET.replace("32", '"${sizes.width}"')
+        "partial = true\n[sizes]\nwidth = 3\nheight = 4\n" + NET.replace("32", '"${sizes.width}"')
     ),
     "a setting of one launch": Mistake('device = "cuda"\n'),
-    "a key that vanishes in **kwargs": Mistake('[model]\ntype = "model.Open"\nwidht = 1\n'),
+    "a key that vanishes in **kwargs": Mistake(
+        'partial = true\n[model]\ntype = "model.Open"\nwidht = 1\n'
+    ),
     "the same, strictly": Mistake('[model]\ntype = "model.Open"\nwidht = 1\n', also("--strict")),
     "a key that goes through **kwargs to a parent": Mistake(
         '[model]\ntype = "model.Small"\ndetph = 3\n'

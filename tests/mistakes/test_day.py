@@ -84,6 +84,11 @@ MISTAKES = {
     "a section is mistyped": config("[train]", "[trian]"),
     # command line
     "a config that is not there": Mistake("run toi.toml"),
+    "a part of configs is run": mended(
+        RUN + " --max-steps 1",
+        ("toy.toml", "partial = true\n", ""),
+        ("toy.toml", "tag =", "partial = true\ntag ="),
+    ),
     "a device that is not there": Mistake("run toy.toml --device cuda:9"),
     "a run that is not there": later("show lastt"),
     "a metric that is mistyped": later("metrics last -m valid/ac"),
@@ -115,6 +120,11 @@ MISTAKES = {
     "testing a config that has no weights": Mistake("test toy.toml"),
     "a checkpoint that is not there": later("resume last@77"),
     "resuming with another seed": later("resume last seed=9 train.epochs=9"),
+    "resuming an epoch in another order": mended(
+        "resume last data.train.shuffle=false --force",
+        "resume last data.train.shuffle=true --force",
+        run=True,
+    ),
     "resuming with a wider model": later("resume last model.width=16 train.epochs=9"),
     "a test of a run that has no checkpoints": mended(
         "test last",
