@@ -41,6 +41,7 @@ from assay.engine import (
 )
 from assay.engine.callbacks.batch_digest import BatchDigest
 from assay.engine.callbacks.debug_lines import CompileReport
+from assay.engine.callbacks.witness import ResumeWitness
 from assay.engine.loop.engine_state import capture_state, restore, unlike
 from engine.toys import Noisy, engine, hard_net, loader, same_bits, supervised
 
@@ -59,6 +60,7 @@ OBSERVERS: dict[str, Make] = {
     ),
     "Probe": lambda folder: Probe("*", [1, 2, 5], inputs=True),
     "Profile": lambda folder: Profile(1, 2),
+    "ResumeWitness": lambda folder: ResumeWitness(),
     "Save": lambda folder: Save(Saver(folder), every="1 step", best=("valid/loss", "min")),
     "Throughput": lambda folder: Throughput(),
 }

@@ -201,18 +201,21 @@ class Loader:
     def windows(self, epoch: int, start: int) -> Iterator[Window]:
         """Yield the windows of one epoch from number `start` on; the last may be smaller."""
         self._begin(epoch)
-        self._began = epoch
+        self._began, self._resumed = epoch, None
         return self._windows(epoch, self._cuts(epoch, start))
 
     def windows_after(self, epoch: int, samples: int) -> Iterator[Window]:
         """Yield the windows of an epoch of which `samples` were seen."""
         self._begin(epoch)
-        self._began = epoch
+        self._began, self._resumed = epoch, None
         return self._windows(epoch, self._cuts_from(epoch, samples))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the order of the epoch is a function of: the position is in the run's."""
-        return identity_of(self.order, self._began)
+        """Return what the order of the epoch is a function of: the position is in the run's.
+
+        A state that was loaded stays until an epoch begins.
+        """
+        return self._resumed or identity_of(self.order, self._began)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._resumed = dict(state)
@@ -226,6 +229,7 @@ class Loader:
         if before is None:
             return
         self._begin(epoch)
+        self._began = epoch
         now = identity_of(self.order, epoch)
         for name in before | now:
             if before.get(name) != now.get(name):
