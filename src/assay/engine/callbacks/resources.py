@@ -83,10 +83,12 @@ class Throughput:
         self._before: dict[str, float] = {}
         # Seconds of evaluating and saving inside the span of steps: both count them.
         self._inside = 0.0
+        self._outside = 0.0  # of the same: all before the first step of this epoch
 
     def handlers(self) -> list[Handler]:
         return [
             Handler(event=Event.RUN_BEGIN, fn=self.begin, priority=100),
+            Handler(event=Event.EPOCH_BEGIN, fn=self.begin_epoch, priority=1000),
             Handler(event=Event.EPOCH_END, fn=self.look, priority=-1000),
             Handler(event=Event.EPOCH_END, fn=self.record, priority=90),
             Handler(event=Event.RUN_END, fn=self.look, priority=-1000),
@@ -141,12 +143,15 @@ class Throughput:
             self._counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._counter = None
 
+    def begin_epoch(self, engine: Engine) -> None:
+        self._outside = _outside_of(engine)
+
     def look(self, engine: Engine) -> None:
         """Note the seconds of evaluation and saving that fell between this epoch's steps.
 
         Called before any other listener hears of the epoch's end.
         """
-        self._inside = sum(self._seconds_since(engine, name) for name in _OUTSIDE)
+        self._inside = _outside_of(engine) - self._outside
 
     def record(self, engine: Engine) -> None:
         state = engine.state
@@ -184,6 +189,11 @@ class Throughput:
 
     def _seconds_since(self, engine: Engine, name: str) -> float:
         return engine.seconds.get(name, 0.0) - self._before.get(name, 0.0)
+
+
+def _outside_of(engine: Engine) -> float:
+    """Return the seconds of evaluating and saving so far."""
+    return sum(engine.seconds.get(name, 0.0) for name in _OUTSIDE)
 
 
 _MIB = 2**20
