@@ -80,6 +80,7 @@ class Save:
         """Step, epoch and evaluations of the newest: of one step it may be of before its end."""
         self._kind: Kind = "best"
         self._failed_step: int | None = None
+        self._final_told: int | None = None
         self._background = Background("assay-save") if background else None
         self._staging = Staging() if background else None
 
@@ -349,8 +350,11 @@ class Save:
         self, recorder: Recorder, error: CheckpointError, step: int, *, final: bool
     ) -> None:
         before, self.failure = self.failure, error
-        if before is not None and cause_of(before) == cause_of(error) and not final:
+        is_known = before is not None and cause_of(before) == cause_of(error)
+        if is_known and (not final or self._final_told == step):
             return
+        if final:
+            self._final_told = step
         if isinstance(recorder, NullRecorder):  # which tells nobody
             _LOGGER.warning(str(error))
         recorder.tell(Warned(message=str(error), step=step))
