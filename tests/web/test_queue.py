@@ -19,7 +19,7 @@ from assay.core.job import JobSpec
 from assay.formats import run_file
 from assay.jobs.devices import FakeDevices
 from assay.jobs.dispatcher import Dispatcher
-from assay.store.job_journal import JobJournal
+from assay.store.job_journal import FILE_NAME, JobJournal
 from assay.store.layout import Project
 from flow.conftest import CONFIG, NET, POINTS
 from run_folders import id_of, make_project, make_run
@@ -245,7 +245,7 @@ def test_acts_reach_the_server_in_the_order_in_which_they_are_done(
     assert journal.held_jobs() == set()
 
 
-def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(
+def test_an_act_that_comes_too_late_shows_how_it_is_and_a_refused_one_says_why(
     server: Server, journal: JobJournal, visit: Callable[..., Visitor]
 ) -> None:
     a, b = journal.submit([shell("true", title=f"waits {i}") for i in "ab"])
@@ -256,10 +256,15 @@ def test_an_act_that_comes_too_late_is_taken_back_with_the_reason(
     line_becomes(page, [a, b])
     journal.request_cancel([a])
 
-    page.get_by_role("button", name=f"Move job {b} up").click()
+    page.get_by_role("button", name=f"Pause job {a}").click()
 
-    page.get_by_text(f"Job {a} waits no longer.").wait_for()
     line_becomes(page, [b])
+
+    (journal.folder / FILE_NAME).rename(journal.folder / "aside")
+    page.get_by_role("button", name=f"Pause job {b}").click()
+
+    page.get_by_text("There is no queue on this machine.").wait_for()
+    page.get_by_text("No job was queued on this machine yet.").wait_for()
 
 
 def test_a_page_that_may_only_read_shows_the_queue_and_offers_no_act(
@@ -273,7 +278,7 @@ def test_a_page_that_may_only_read_shows_the_queue_and_offers_no_act(
     page = visit(server).open("/queue")
     row(page, job).wait_for()
 
-    assert page.get_by_role("button", name=re.compile("Stop|Pause|Move")).count() == 0
+    assert page.get_by_role("button", name=re.compile("Stop|Pause")).count() == 0
     assert server.ask("POST", "/api/queue/acts", {"act": "pause"}).status == 403
     assert not journal.is_paused
 
