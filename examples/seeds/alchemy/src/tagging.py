@@ -29,7 +29,9 @@ class PadCollate:
 @alchemy.AlchemyTask.register("TaggingTask")
 class TaggingTask(alchemy.AlchemyTask):
     def load_dataset(self, split, **kwargs):
-        docs = list(JsonLOpener([f"data/{split}.jsonl"]))
+        docs = self.datasets.get(split)  # the pipes of the config
+        if docs is None:
+            docs = list(JsonLOpener([f"data/{split}.jsonl"]))
         self._datasets[split] = (docs, {"collate_fn": PadCollate(), **kwargs})
 
 
