@@ -443,7 +443,7 @@ def test_a_setting_of_the_optimizer_that_is_changed_on_resume_counts_and_is_said
     assert "changed: optimizer.lr  0.01 -> 0.5\n" in resumed.stderr
     assert "changed: optimizer.betas  not given -> [0.5, 0.9]\n" in resumed.stderr
     assert "changed: optimizer.lr  0.01 -> 0.5\n" in (only_run(toy) / "log.txt").read_text()
-    rates = read_series(only_run(toy) / "metrics.bin")["train/lr"].values
+    rates = read_series(only_run(toy) / "metrics")["train/lr"].values
     assert plain(load(only_run(toy) / "config.toml").root)["optimizer"]["lr"] == 0.5
     if schedule:
         assert max(rates[:8]) <= 0.01 < 0.1 < max(rates[8:])
@@ -478,8 +478,7 @@ def test_a_resume_without_changes_keeps_what_a_handler_had_set(assay, toy: Path)
 
     assert resumed.returncode == 0, resumed.stderr
     assert (
-        list(read_series(only_run(toy) / "metrics.bin")["train/lr"].values)
-        == [0.01] * 4 + [0.002] * 12
+        list(read_series(only_run(toy) / "metrics")["train/lr"].values) == [0.01] * 4 + [0.002] * 12
     )
 
 

@@ -107,7 +107,7 @@ def test_gradients_summed_in_half_precision_train_nearly_what_whole_ones_do(
         given = (f"parallel.{axis}=2", f"parallel.gradient_precision={precision}")
         ran = assay("run", "toy.toml", "model.type=plain.Net", "train.epochs=1", *given)
         assert ran.returncode == 0, ran.stderr
-        losses.append(list(read_series(only_run(toy) / "metrics.bin")["train/loss"].values))
+        losses.append(list(read_series(only_run(toy) / "metrics")["train/loss"].values))
         only_run(toy).rename(toy.parent / precision)
 
     assert losses[1] != losses[0] and losses[1] == pytest.approx(losses[0], rel=0.01)
@@ -214,9 +214,7 @@ def test_a_run_whose_processes_are_killed_again_and_again_goes_on_by_itself_to_t
     assert [attempt.status for attempt in file.attempts] == ["failed", "failed", "finished"]
     assert "Rank 1" in file.attempts[0].reason
     assert last_digest(only_run(toy)) == whole.digest
-    assert list(read_series(only_run(toy) / "metrics.bin")["train/loss"].steps) == list(
-        range(1, 33)
-    )
+    assert list(read_series(only_run(toy) / "metrics")["train/loss"].steps) == list(range(1, 33))
 
 
 @pytest.mark.thorough
@@ -593,7 +591,7 @@ def test_an_evaluation_that_failed_on_one_rank_is_made_when_the_run_resumes(
 
     assert resumed.returncode == 0, resumed.stderr
     assert "resume is not exact" not in resumed.stderr
-    curves = read_series(only_run(toy) / "metrics.bin")
+    curves = read_series(only_run(toy) / "metrics")
     steps = list(curves["train/loss"].steps)
     assert steps == list(range(1, steps[-1] + 1))
     assert list(curves["valid/loss"].steps) == [steps[-1] // 2, steps[-1]]
