@@ -289,12 +289,12 @@ def test_what_is_allowed_is_fine(project: Path, text: str) -> None:
             "[evaluate]\nevery = 1",
             "wrong-unit",
             "`evaluate.every` is no period: 1",
-            'write one such as "1 epoch", "2 epochs", "100 steps" or "never"',
+            'write one such as "1 epoch", "0.25 epoch", "100 steps" or "never"',
         ),
         (
             "[evaluate]\nevery = []",
             "wrong-type",
-            '`evaluate.every` must be a period such as "1 epoch", "2 epochs", "100 steps" or "never", not a list',
+            '`evaluate.every` must be a period such as "1 epoch", "0.25 epoch", "100 steps" or "never", not a list',
             "",
         ),
         (
