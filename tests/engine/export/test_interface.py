@@ -13,6 +13,7 @@ from assay.core.errors import InputError
 from assay.engine import OwnLoss, Supervised
 from assay.engine.export.interface import (
     FlatModel,
+    InputSlot,
     Interface,
     ModelCall,
     ShapeSurvey,
@@ -74,7 +75,7 @@ def test_inference_says_the_inputs_where_the_process_has_it() -> None:
     interface = find_interface(process, process.model, batch)
 
     assert list(interface.example) == ["input"] and list(interface.expected) == ["output"]
-    assert interface.spelled_call == 'batch["input.input"]'
+    assert interface.call == ((InputSlot(0),), {})
 
 
 class Needy(nn.Module):

@@ -296,7 +296,7 @@ def test_how_long_the_run_is_is_known_before_it_begins() -> None:
         engine(samples=9),
     ]
 
-    assert [runs.state.max_steps for runs in known] == [6, 4, 3, None, None]
+    assert [runs.state.max_steps for runs in known] == [6, 4, 3, None, 2]
     assert [runs.state.max_epochs for runs in known] == [2, None, 1, 3, None]
 
 
