@@ -301,10 +301,10 @@ def test_weights_gathered_in_half_precision_are_half_of_what_is_gathered_and_wan
     sent = [report["traffic"][0]["sent_bytes"] for report in (by_autocast, by_gathering)]
     assert sent[1] < 0.75 * sent[0]  # gradients are still reduced in fp32
     for ended, section in ((refused, "evaluate"), (started, "train")):
-        said = ended.stdout + ended.stderr
+        said = " ".join((ended.stdout + ended.stderr).split())
         assert ended.returncode == 2
         assert f'[{section}] precision is "fp32": weights that are gathered in half' in said
-        assert f'fix: [{section}] precision = "bf16"; or leave shard_precision out.' in said
+        assert f'[{section}] precision = "bf16"; or leave shard_precision out.' in said
 
 
 def test_a_mistake_on_a_rank_of_many_is_found(assay, net: Path) -> None:
@@ -428,7 +428,7 @@ def test_a_variant_of_the_file_can_be_rehearsed(assay, net: Path) -> None:
         (["--layout", "data"], "--layout: 'data' has no size"),
         (["--bandwidth", "dta=1GB"], "--bandwidth: 'dta' is no axis"),
         (["--bandwidth", "data=fast"], "--bandwidth: 'fast' is no size"),
-        (["--layout", "pipeline=2"], "does not say where a pipeline may split it"),
+        (["--layout", "pipeline=2"], "1f1b keeps 2 stages busy with one each"),
         (["--layout", "data=3"], "a batch of 8 cannot be split evenly on 3 ranks"),
         (["--batch", "float33 [3]"], "--batch cannot be read at 'float33'"),
         (["--device", "gpu"], "There is no device 'gpu'"),
@@ -440,10 +440,13 @@ def test_what_cannot_be_rehearsed_is_told(
 ) -> None:
     monkeypatch.chdir(toy)
 
-    error = said_of("check", "toy.toml", "--rehearse", *arguments).exception
+    result = said_of("check", "toy.toml", "--rehearse", *arguments)
 
-    assert isinstance(error, AssayError) and error.exit_code == 2
-    assert said in error.what
+    error = result.exception
+    if isinstance(error, AssayError):
+        assert error.exit_code == 2 and said in error.what
+    else:  # problems that are shown as a report of the config
+        assert said in " ".join(result.output.split())
 
 
 def test_conditions_without_a_rehearsal_are_refused(
