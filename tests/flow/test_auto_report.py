@@ -31,7 +31,9 @@ def test_a_line_of_the_config_writes_a_report_once_the_record_has_ended(
     assert "| status | finished |" in text and "| train.epochs | 1 | train.epochs=1 |" in text
     assert "| valid/acc |" in text and "| metrics |" not in text
     places = re.findall(r"\]\(([^)]*)\)", text)
-    assert {"pictures/0.svg", "../metrics", "../checkpoints/step-000000008"} <= set(places)
+    assert {"pictures/0.svg", "../metrics/names.jsonl", "../checkpoints/step-000000008"} <= set(
+        places
+    )
     assert all((folder / "report" / place).exists() for place in places)
 
     view = RunView(folder)
