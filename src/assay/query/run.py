@@ -86,7 +86,9 @@ class RunView:
         if self.best is not None:
             facts.append(f"best {self.best.metric} {number(self.best.value)}")
         files = (self.folder.readme, self.folder.config_toml, self.folder.log)
-        curve = next(iter([*self._losses, *self.metrics]), "")
+        found = self.summaries
+        losses = [name for name in found if "loss" in name]
+        curve = max(losses or found, key=lambda name: found[name].count, default="")
         values: Sequence[float] = ()
         with contextlib.suppress(AssayError):  # `damages` tells
             values = middles(self.metric(curve), _SPARK_POINTS) if curve else ()
