@@ -39,7 +39,7 @@ def test_all_that_is_logged_is_in_the_event_file_and_without_files_there_is_none
     done = assay("run", "toy.toml", "train.epochs=2")
 
     assert done.returncode == 0, done.stderr
-    events, curves = read(folder_of(toy) / "board"), read_series(folder_of(toy) / "metrics.bin")
+    events, curves = read(folder_of(toy) / "board"), read_series(folder_of(toy) / "metrics")
     assert {"train/loss", "valid/acc", "speed/steps_per_s", "time/data_s"} <= set(events.scalars)
     for name, curve in curves.items():
         steps, values = zip(*events.scalars[name], strict=True)

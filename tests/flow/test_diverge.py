@@ -98,7 +98,7 @@ def test_what_the_traces_show_is_named_without_training_again(assay, train) -> N
     found = {name: diverge(base, name, reruns=False).verdict for name in (flipped, ordered, other)}
     assert place(found[flipped].difference) == (0, "init", "model.head", "weight")
     assert found[flipped].cause == "init"
-    assert found[flipped].changed_inputs == {"config model.flip": ["not given", "true"]}
+    assert found[flipped].changed_inputs == {"config model.flip": ["false (default)", "true"]}
     assert place(found[ordered].difference) == (1, "data", "", "sample indices")
     assert found[ordered].cause == "data order"
     assert place(found[other].difference) == (0, "init", "model.first", "weight")
@@ -107,7 +107,7 @@ def test_what_the_traces_show_is_named_without_training_again(assay, train) -> N
     printed = assay("diverge", base, flipped)
     assert printed.returncode == 1
     assert printed.stdout.splitlines()[0] == "different: first at step 0, init, model.head: weight"
-    assert "differs: config model.flip  not given -> true" in printed.stdout
+    assert "differs: config model.flip  false (default) -> true" in printed.stdout
     as_data = assay("diverge", base, again, "--json")
     assert as_data.returncode == 0 and json.loads(as_data.stdout)["equal"] is True
     assert [verdict.question for verdict in find_run(flipped).verdicts] == ["diverge", "diverge"]
