@@ -42,7 +42,7 @@ def test_never_is_no_handler() -> None:
 
 
 @pytest.mark.parametrize(
-    "period", ["", "5", "epoch", "-1 steps", "1.5 epochs", "2 weeks", "steps 5"]
+    "period", ["", "5", "epoch", "-1 steps", "1.5 steps", "2 weeks", "steps 5"]
 )
 def test_what_is_no_period_is_refused_with_the_forms_there_are(period: str) -> None:
     with pytest.raises(InputError) as caught:
