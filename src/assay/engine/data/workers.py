@@ -262,7 +262,10 @@ class Workers:
         """Return the error for a worker that has ended, if that is why loading failed."""
         processes = private_torch.worker_processes(self._running.iterator)
         if isinstance(error, OSError | EOFError):  # its socket closed before its end is known
-            multiprocessing.connection.wait([each.sentinel for each in processes], _SLICE_S)
+            ended = multiprocessing.connection.wait([each.sentinel for each in processes], _SLICE_S)
+            for process in processes:
+                if process.sentinel in ended:  # closed a moment before there is an exit code
+                    process.join(_SLICE_S)
         is_end = "DataLoader worker" in str(error)
         for number, process in enumerate(processes):
             if process.exitcode or (is_end and process.exitcode == 0):
