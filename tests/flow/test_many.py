@@ -26,6 +26,7 @@ from assay.core.facts import Ended
 from assay.formats import run_file
 from assay.formats.event_log import read_events
 from assay.jobs.isolated_process import IsolatedRunError
+from assay.store.summaries import summaries
 from flow.conftest import SRC
 from run_folders import id_of
 
@@ -155,7 +156,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assay, toy: Path
 ) -> None:
     (toy / "picky.py").write_text(PICKY)
-    short(toy, '[sweep]\n"optimizer.lr" = [-1.0, 1e-2]\n"model.width" = [8, 24]\n')
+    short(toy, '[sweep]\n"optimizer.eps" = [-1.0, 1e-2]\n"model.width" = [8, 24]\n')
     text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
     (toy / "many.toml").write_text(text)
 
@@ -166,15 +167,15 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert [file.newest.launch["point"] for file in files] == ["1/4", "2/4", "3/4", "4/4"]
     assert [file.status for file in files] == ["failed", "failed", "finished", "failed"]
     assert files[0].newest.reason.startswith(
-        "ConfigError: `torch.optim.AdamW` refuses it: Invalid learning rate: -1.0"
+        "ConfigError: `torch.optim.AdamW` refuses it: Invalid epsilon value: -1.0"
     )
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
     table = ran.stderr[ran.stderr.index("   4 runs   valid/acc, largest first") :].splitlines()
-    assert table[1].split() == ["optimizer.lr", "model.width", "valid/acc", "run"]
+    assert table[1].split() == ["optimizer.eps", "model.width", "valid/acc", "run"]
     assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
     assert re.fullmatch(
-        rf"{files[0].id}  failed  optimizer.lr=-1.0  model.width=8 +error: .*Invalid learning rate: -1.0",
+        rf"{files[0].id}  failed  optimizer.eps=-1.0  model.width=8 +error: .*Invalid epsilon value: -1.0",
         table[5],
     )
     assert "AssertionError: too wide for this machine" in table[6]
@@ -226,7 +227,9 @@ def test_a_sweep_ends_with_a_table_though_one_cannot_be_built_and_one_turns_nan(
     ranked = [line.split() for line in table[2:4]]
     assert [row[0] for row in ranked] == ["1", "2"]
     assert {row[1] for row in ranked} == {"8", "12"}
-    scores = [by_width[int(row[1])].summaries["valid/acc"].max for row in ranked]
+    folders = dict(zip([file.id for file in files], runs(toy), strict=True))
+    ids = [by_width[int(row[1])].id for row in ranked]
+    scores = [summaries(folders[each] / "metrics")["valid/acc"].max for each in ids]
     assert scores == sorted(scores, reverse=True)
     assert "did not finish:" in table and "2 of 4 did not finish" in table
     causes = {line.split()[0]: line for line in table[6:8]}
@@ -258,7 +261,7 @@ def test_repeats_under_other_seeds_are_one_line_with_mean_deviation_and_interval
         (width, seed) for width in (8, 24) for seed in (3, 4, 5)
     ]
     table = ran.stderr[ran.stderr.index("   6 runs   valid/acc") :].splitlines()
-    scores = [run_file.read(run).summaries["valid/acc"].max for run in runs(toy)[:3]]
+    scores = [summaries(run / "metrics")["valid/acc"].max for run in runs(toy)[:3]]
     mean, half = statistics.mean(scores), 4.30265 * statistics.stdev(scores) / 3**0.5
     found = re.fullmatch(r"1  8 +(\S+) ± (\S+)  (\S+) to (\S+) +3  \w{8}", table[2])
     assert found and float(found[1]) == pytest.approx(mean, abs=0.01)
@@ -488,9 +491,9 @@ def test_every_section_that_can_be_done_without_has_the_same_switch(assay, toy: 
 
     assert (on.returncode, ran.returncode) == (0, 0), ran.stderr
     first, second = runs(toy)
-    assert "valid/acc" in run_file.read(first).summaries and any((first / "checkpoints").iterdir())
+    assert "valid/acc" in summaries(first / "metrics") and any((first / "checkpoints").iterdir())
     assert (
-        "valid/acc" not in run_file.read(second).summaries and not (second / "checkpoints").exists()
+        "valid/acc" not in summaries(second / "metrics") and not (second / "checkpoints").exists()
     )
     assert run_file.read(first).newest.config_hash == run_file.read(second).newest.config_hash
     wrong = assay("run", "many.toml", "evaluate.enabled=1")
@@ -659,14 +662,14 @@ def test_sets_that_are_joined_are_trained_on_as_one_and_each_set_of_a_test_has_n
 
     assert ran.returncode == 0, ran.stderr
     first, both, far = runs(toy)
-    assert run_file.read(first).summaries["train/loss"].count == 120 / 8
-    assert not any(name.startswith("test") for name in run_file.read(first).summaries)
+    assert summaries(first / "metrics")["train/loss"].count == 120 / 8
+    assert not any(name.startswith("test") for name in summaries(first / "metrics"))
     names = {"test/loss", "test/acc", "test_far/loss", "test_far/acc"}
     assert (
         tested.returncode == 0 and {line.split()[0] for line in tested.stdout.splitlines()} == names
     )
-    assert run_file.read(both).summaries.keys() == names
-    assert run_file.read(far).summaries.keys() == {"test_far/loss", "test_far/acc"}
+    assert summaries(both / "metrics").keys() == names
+    assert summaries(far / "metrics").keys() == {"test_far/loss", "test_far/acc"}
     assert alone.stdout in tested.stdout
 
 

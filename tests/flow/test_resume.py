@@ -124,7 +124,9 @@ def test_a_run_that_goes_on_at_the_end_of_an_epoch_knows_the_loss_of_the_step_be
     )  # none of the last step: it would come before its end
 
     assert resumed.returncode == 0, resumed.stderr
-    assert "epoch  1/4  step     8  loss " in resumed.stderr and "nan" not in resumed.stderr
+    # The end of the epoch is in the checkpoint: it is not told again.
+    assert "epoch  1/4" not in resumed.stderr and "nan" not in resumed.stderr
+    assert "epoch  2/4  step    16  loss " in resumed.stderr
     run = only_run(toy)
     assert run_file.read(run).newest.from_step == 8
     assert last_digest(run) == uninterrupted
