@@ -172,7 +172,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
     table = ran.stderr[ran.stderr.index("   4 runs   valid/acc, largest first") :].splitlines()
-    assert table[1].split() == ["optimizer.eps", "model.width", "valid/acc", "run"]
+    assert table[1].split() == ["optimizer.eps", "model.width", "valid/acc", "step", "run"]
     assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
     assert re.fullmatch(
         rf"{files[0].id}  failed  optimizer.eps=-1.0  model.width=8 +error: .*Invalid epsilon value: -1.0",
