@@ -200,10 +200,10 @@ def test_runs_of_one_config_have_one_mean_wherever_it_is_asked_for(
 def spell(cell: Any) -> Any:
     """Return a cell of a group with the words of JSON, not those of JavaScript.
 
-    The page shows a truth value as the text that people read.
+    The page shows a truth value and a list as the text that people read.
     """
-    if isinstance(cell, bool):
-        return str(cell).lower()
+    if isinstance(cell, bool | list):
+        return json.dumps(cell, separators=(",", ":"))
     if not isinstance(cell, dict):
         return cell
     words = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
