@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SEED = Column("config.seed", Field("config", "seed"))
 SETTING = Column("config", Field("run", "group"))
-"""What runs that differ in nothing but their seed have in common."""
+"""Key of runs that differ in nothing but their seed."""
 
 _Run = TypeVar("_Run")
 

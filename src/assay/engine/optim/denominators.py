@@ -265,7 +265,7 @@ _COUNTS: dict[str, Count] = {
     "ctc_loss": _sequences,
     **dict.fromkeys(("cross_entropy", "nll_loss", "linear_cross_entropy"), _classes),
 }
-"""What each function of torch divides its mean by."""
+"""Denominators of the means of torch, by function."""
 _OF_CLASS = {
     **{"L1Loss": "l1_loss", "MSELoss": "mse_loss", "SmoothL1Loss": "smooth_l1_loss"},
     **{"HuberLoss": "huber_loss", "PoissonNLLLoss": "poisson_nll_loss"},
