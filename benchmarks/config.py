@@ -102,7 +102,8 @@ def config_of(num_keys: int, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "model.py").write_text(MODEL, encoding="utf-8")
     parts = (num_keys - REST.count(" = ")) // KEYS_PER_PART
-    text = ['[model]\ntype = "model.Net"\n', *(PART.format(i=i) for i in range(1, parts + 1)), REST]
+    head = 'partial = true\n[model]\ntype = "model.Net"\n'  # it has no data
+    text = [head, *(PART.format(i=i) for i in range(1, parts + 1)), REST]
     file = folder / f"keys_{num_keys}.toml"
     file.write_text("\n".join(text), encoding="utf-8")
     return file
