@@ -41,6 +41,7 @@ run_end          Throughput.record
 run_end          Display
 run_end          Save.wait
 epoch_begin      Display
+epoch_begin      Throughput.begin_epoch
 epoch_end        Throughput.look
 epoch_end        Evaluate
 epoch_end        Save
