@@ -115,7 +115,7 @@ def write(toy: Path, style: str) -> None:
     text = (toy / "toy.toml").read_text()
     begin, end = text.index("[process]"), text.index("[optimizer]")
     if style == "own_loss":
-        process = f"type = 'assay.engine.OwnLoss'\ntarget = 'label'\n{METRICS}"
+        process = f"type = 'assay.engine.OwnLoss'\nreduction = 'mean'\ntarget = 'label'\n{METRICS}"
         text = text.replace("net.Net", "with_loss.WithLoss").replace(
             "points.Points", "fields.Fields"
         )
