@@ -28,7 +28,7 @@ def test_another_os_process_reads_the_config_and_the_launch_that_were_given(tmp_
     file = tmp_path / "a.toml"
     file.write_text(CONFIG, encoding="utf-8")
     config = open_config(file, ["seed=4", "model.bias=false"])
-    given = Launch(device="cpu", nproc=2, command=("assay", "run"), search={"trials": 3})
+    given = Launch(device="cpu", nproc=2, command=("assay", "run"), sweep="abcdefgh")
 
     ProcessTask.of("job", config, given, parent="abcd").write(tmp_path / "task.json")
     task = ProcessTask.read(tmp_path / "task.json")

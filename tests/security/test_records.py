@@ -58,7 +58,7 @@ def in_place_of(path: Path) -> list[str]:
     return [f"a pipe in the place of {path.name}"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "metrics/1.rows", "events.jsonl", "config.toml"])
+@pytest.mark.parametrize("name", ["run.json", "metrics/*.rows", "events.jsonl", "config.toml"])
 def test_each_of_many_flipped_bits_of_a_file_is_read_past(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -66,12 +66,13 @@ def test_each_of_many_flipped_bits_of_a_file_is_read_past(
     folder = recorded(project)
     monkeypatch.chdir(tmp_path)
     run_id = id_of(folder)
-    whole = (folder / name).read_bytes()
+    file = min(folder.glob(name))
+    whole = file.read_bytes()
 
     for place in range(0, len(whole), len(whole) // 12 + 1):
         data = bytearray(whole)
         data[place] ^= 0x10
-        rewrite(folder / name, bytes(data))
+        rewrite(file, bytes(data))
 
         assert run_id in said(["ls"])
         assert run_id in said(["show", run_id])
