@@ -112,10 +112,8 @@ def as_cell(name: str, value: Any) -> Any:
             return value["value"]
         case "labels", list():
             return ", ".join(value) or None
-        case "score", bool():
-            return int(value)
-        case "score", list():
-            return json.dumps(value)
+        case "score", bool() | list():
+            return spell(value)
         case _:
             return value
 

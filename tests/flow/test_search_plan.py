@@ -248,7 +248,7 @@ def test_values_in_lists_references_and_truths_are_told_apart(
 
 
 POOL: dict[str, list[str]] = {
-    "model.options.a.b": ["1", "2.5", "-0.0", '"1"', "true", "[1, 2]", '{ type = "x" }'],
+    "model.options.a.b": ["1", "2.5", "-0.0", '"1"', "true", "[1, 2]", '{ kind = "x" }'],
     "model.options.list[1]": ["0", "false", '"false"', '"a b"', "1e-7"],
     "model.options.text": ['"${seed}"', '"on"', '"${model.options.a.b}"', '"seed ${seed}"'],
     "model.options.yes": ["true", "false", "1", "0"],

@@ -220,12 +220,16 @@ def values(home: HomeOf, question: AskedOf) -> ValuesFacts:
     """Return the values of columns for all selected runs, up to 20,000, for a scatter plot."""
     whole = replace(question, limit=MAX_VALUES_RUNS, offset=0)
     ids = home.catalog.ids(whole)
-    columns = home.catalog.values(whole, list(question.columns))
+    found = home.catalog.values(whole, list(question.columns))
+    columns = map(home.catalog.column, question.columns)
     return ValuesFacts(
         ids=ids[:MAX_VALUES_RUNS],
         columns={
-            name: [spell_for_page(_spell_for_plot(value)) for value in column[:MAX_VALUES_RUNS]]
-            for name, column in zip(question.columns, columns, strict=True)
+            name: [
+                spell_for_page(_spell_for_plot(column.spell(value)))
+                for value in values[:MAX_VALUES_RUNS]
+            ]
+            for name, column, values in zip(question.columns, columns, found, strict=True)
         },
         total=len(ids),
     )
