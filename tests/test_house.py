@@ -267,6 +267,24 @@ def test_one_module_alone_sets_what_a_signal_does() -> None:
 
 
 @pytest.mark.thorough
+def test_what_records_maps_no_memory_and_reads_no_bytecode() -> None:
+    unsafe = {"ctypes", "_ctypes", "dis", "mmap"}
+    found = set()
+    for path in (SRC / "assay" / "record").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Constant):  # of `sys.modules` and `import_module`
+                names = [str(node.value)]
+            found |= {(path.name, name) for name in names if name.split(".")[0] in unsafe}
+
+    assert not found
+
+
+@pytest.mark.thorough
 def test_no_fix_says_only_that_there_is_none() -> None:
     empty = re.compile(r"(nothing|none)\b", re.IGNORECASE)
     places = [

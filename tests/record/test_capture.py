@@ -128,7 +128,7 @@ with assay.start() as run:
     assert output(project) == "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
 
 
-def test_the_end_of_a_run_that_printed_nothing_does_not_wait_for_the_helper_to_begin(
+def test_the_end_of_a_run_does_not_wait_for_a_helper_that_has_not_begun(
     project: Project,
 ) -> None:
     script = python(
@@ -137,14 +137,40 @@ import assay.record.capture as capture
 capture.DRAIN_S = 600.0
 capture._PROGRAM = "import sys; sys.stdin.read()"
 run = assay.start()
+print("in the run")
+print("key hf_" + "a1B2" * 8, file=sys.stderr)
 run.finish()
-print("shown", flush=True)
+print("after it", flush=True)
+""",
+        project,
+    )
+    out, errors = script.communicate(timeout=60)
+
+    assert (script.returncode, out) == (0, "in the run\nafter it\n")
+    assert errors == "key hf_" + "a1B2" * 8 + "\n"
+    assert sorted(output(project).splitlines()) == ["in the run", "key <redacted>"]
+
+
+def test_a_helper_that_begins_after_the_run_hears_a_child_of_it(project: Project) -> None:
+    script = python(
+        """
+import assay.record.capture as capture
+wait = "import os, time\\nwhile not os.path.exists('go'): time.sleep(0.01)\\n"
+capture._PROGRAM = wait + capture._PROGRAM
+with assay.start():
+    late = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); print('late')"],
+                            stdin=subprocess.PIPE)
+    print("early")
+kept("early\\n")
+Path("go").touch()
+late.communicate()
 """,
         project,
     )
     out, _ = script.communicate(timeout=60)
 
-    assert (script.returncode, out) == (0, "shown\n")
+    assert settled(project, "late\n") == "early\nlate\n"
+    assert out == "early\nlate\n"
 
 
 def test_the_last_words_of_a_killed_program_are_kept(project: Project) -> None:

@@ -19,9 +19,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from assay.core.stop import Stop
+if TYPE_CHECKING:  # the helper of the capture, which begins with each run, has no use for it
+    from assay.core.stop import Stop
 
 _HANGUP = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
 _TIME_IS_UP = getattr(signal, "SIGUSR1", signal.SIGTERM)

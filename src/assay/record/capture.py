@@ -11,11 +11,13 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from assay.core.secrets.replacement import from_line, to_line
+from assay.core.secrets.replacement import Secrets, from_line, to_line
 
 if sys.platform != "win32":
     import fcntl
     import termios
+
+    from assay.record.pump import TOKEN, OutputWriter, take_token
 
 DRAIN_S = 2.0
 """How long the end of a run waits for output that is still on its way."""
@@ -29,11 +31,17 @@ _STDOUT, _STDERR = 1, 2
 
 
 class Capture:
-    """Capture of the output by a helper process, which writes it down and passes it on."""
+    """Capture of the output by a helper process, which writes it down and passes it on.
+
+    One byte in a pipe decides who reads the output. The helper takes it as it begins. A run that
+    ends earlier takes it itself, and does not wait for a Python to start.
+    """
 
     def __init__(self, path: Path, secrets: Iterable[str]) -> None:
         self._pid = os.getpid()
+        self._path = path
         self._told: set[str] = set()
+        self._learnt: list[str] = []
         self._lock = threading.Lock()
         self._saved: dict[int, int] = {}
         self._sources: dict[
@@ -41,6 +49,7 @@ class Capture:
         ] = {}  # the ends that are read from, with the console that each belongs to
         _flush_python()
         writers: dict[int, int] = {}
+        token = os.pipe()
         try:
             for descriptor in (_STDOUT, _STDERR):
                 self._saved[descriptor] = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -48,16 +57,19 @@ class Capture:
                 writers[_STDOUT] = writers[_STDERR] = self._open(_STDOUT)
             else:
                 writers = {descriptor: self._open(descriptor) for descriptor in (_STDOUT, _STDERR)}
-            self._pump = self._start(path)
+            os.set_blocking(token[0], False)  # for both: of two who read, one gets nothing
+            os.write(token[1], TOKEN)
+            self._pump = self._start(path, token[0])
             self._tell(set(secrets))
         except BaseException:  # raised again, Ctrl-C included: no descriptor must leak
-            for descriptor in {*self._saved.values(), *self._sources, *writers.values()}:
+            for descriptor in {*self._saved.values(), *self._sources, *writers.values(), *token}:
                 os.close(descriptor)
             raise
         for descriptor, writer in writers.items():
             os.dup2(writer, descriptor)
         for writer in {*writers.values()}:
             os.close(writer)
+        self._token = token
         self._rests: dict[int, bytes] = {}
         self._consoles = list(self._saved.values())
         self._watch = threading.Thread(target=self._mourn, name="assay-output", daemon=True)
@@ -70,28 +82,37 @@ class Capture:
         """
         if os.getpid() != self._pid or not self._put_back():
             return
-        if threading.current_thread() is not self._watch and not self._is_unused():
+        if threading.current_thread() is self._watch:
+            return
+        if take_token(self._token[0]):
+            self._write_down()
+        else:
             self._watch.join(DRAIN_S)  # it waits for the helper
 
-    def _is_unused(self) -> bool:
-        """Return whether nothing was printed, and the helper has not begun: it takes a while."""
-        assert self._pump.stdout is not None
-        with contextlib.suppress(OSError, ValueError):  # closed: the helper has ended
-            waiting = [
-                _bytes_in(each) for each in (*list(self._sources), self._pump.stdout.fileno())
-            ]
-            return not any(waiting)
-        return False
+    def _write_down(self) -> None:
+        """Do the work of the helper, which has not begun; let it begin if a child still prints."""
+        secrets = Secrets.among(os.environ)
+        secrets.add(self._told)
+        writer = OutputWriter(self._path, self._sources.items(), secrets)
+        while writer.pass_on(wait_s=0):
+            pass
+        with contextlib.suppress(OSError):
+            writer.close()
+        self._learnt = [it for it in secrets.values if it not in self._told]
+        if writer.streams:
+            os.write(self._token[1], TOKEN)
+        else:
+            self._pump.kill()
 
     def find_secrets(self) -> list[str]:
         """Return the secrets that the output said to be some; after `stop`, once."""
+        learnt, self._learnt = self._learnt, []
         if os.getpid() != self._pid or self._pump.stdout is None or self._pump.stdout.closed:
-            return []
+            return learnt
         with self._pump.stdout as told, contextlib.suppress(OSError, ValueError):
             os.set_blocking(told.fileno(), False)  # a child may still print, and keep it running
-            _, _, line = (told.read() or b"").partition(b"\n")
-            return from_line(line.partition(b"\n")[0])
-        return []
+            return [*learnt, *from_line((told.read() or b"").partition(b"\n")[0])]
+        return learnt
 
     def replace(self, secrets: Iterable[str]) -> None:
         """Let these texts be replaced, too, in what is printed from now on."""
@@ -120,16 +141,16 @@ class Capture:
         self._sources[source] = self._saved[descriptor]
         return writer
 
-    def _start(self, path: Path) -> subprocess.Popen[bytes]:
+    def _start(self, path: Path, token: int) -> subprocess.Popen[bytes]:
         pairs = [f"{source},{console}" for source, console in self._sources.items()]
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), *pairs],
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(path), str(token), *pairs],
             # secrets come this way: arguments are there for everybody to read
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            pass_fds=[*self._sources, *self._sources.values()],
+            pass_fds=[token, *self._sources, *self._sources.values()],
             # Ctrl-C is for the program, which may want to say something about it
             start_new_session=True,
         )
@@ -160,7 +181,7 @@ class Capture:
             while self._sources:
                 select.select(list(self._sources), [], [])
                 self._pass_on()
-        for descriptor in (*self._sources, *self._consoles):
+        for descriptor in (*self._sources, *self._consoles, *self._token):
             os.close(descriptor)
 
     def _pass_on(self) -> None:
@@ -217,12 +238,6 @@ def _is_plain() -> bool:
         return False
 
 
-def _bytes_in(descriptor: int) -> int:
-    """Return how many bytes wait to be read."""
-    count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-    return int.from_bytes(count, sys.byteorder)
-
-
 def _same(one: int, other: int) -> bool:
     return os.path.sameopenfile(one, other)
 
@@ -231,8 +246,3 @@ def _flush_python() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    # C code may have lines waiting in a buffer of its own; torch has loaded ctypes anyway.
-    ctypes = sys.modules.get("ctypes")
-    if ctypes is not None:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).fflush(None)

@@ -1,7 +1,8 @@
 """The process behind the capture of output: passes on what a program prints, and writes it down.
 
 It is a process of its own so that the last words of a killed program are not lost. Started by
-`capture`, as `pump OUTPUT [READ_FD,CONSOLE_FD] ...`; it ends when nobody can write to it any more.
+`capture`, as `pump OUTPUT TOKEN_FD [READ_FD,CONSOLE_FD] ...`; it ends when nobody can write to it
+any more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import select
 import sys
 import termios
+from collections.abc import Iterable
 
 from assay.core import signals
 from assay.core.directory import open_directory
@@ -22,6 +24,9 @@ from assay.record.printed_lines import PrintedLines
 
 STDIN, STDOUT = 0, 1
 CHUNK_BYTES = 1 << 16
+TOKEN = b"t"
+"""The byte that whoever reads the output has taken."""
+
 RETRY_S = 1.0
 _MOST_LEARNT = 60
 _LONGEST = 500
@@ -95,52 +100,83 @@ class SecretsInput:
             self.told.update(words)
 
 
-def main(output: str, *pairs: str) -> None:
+class OutputWriter:
+    """Writer of what comes out of pipes: into a file, and on to the console of each."""
+
+    def __init__(
+        self, output: str | os.PathLike[str], pairs: Iterable[tuple[int, int]], secrets: Secrets
+    ) -> None:
+        self.streams = {source: CapturedStream(source, console) for source, console in pairs}
+        self._descriptor = open_output(output)
+        end_last_line(self._descriptor)
+        self._printed = PrintedLines(self._descriptor, clean=secrets.clean)
+        self._lines = SharedLines(self._printed)
+
+    def pass_on(self, *others: int, wait_s: float = RETRY_S) -> list[int]:
+        """Write and show what has come; return the pipes, and other descriptors, that had some."""
+        ready, _, _ = select.select([*self.streams, *others], [], [], wait_s)
+        for source in ready:
+            if source in others:
+                continue
+            stream = self.streams[source]
+            data = stream.read()
+            if not data:
+                del self.streams[source]
+                continue
+            self._lines.feed(stream, stream.decoder.decode(data))
+            flush_lines(self._printed)  # first: what was seen is also written down
+            stream.show(data)
+        if not ready:
+            for stream in self.streams.values():
+                stream.follow_size()
+        return ready
+
+    def close(self) -> None:
+        """Write the last line, or OSError; close the file and leave the pipes open."""
+        try:
+            self._printed.close()
+        finally:
+            os.close(self._descriptor)
+
+
+def main(output: str, token: str, *pairs: str) -> None:
+    """Capture output until nobody can print any more, unless the program does it itself."""
     signals.ignore()  # it ends with the program, not before
-    streams = {}
-    for pair in pairs:
-        source, console = map(int, pair.split(","))
-        streams[source] = CapturedStream(source, console)
-    descriptor = open_output(output)
     secrets = Secrets.among(os.environ)
     known = SecretsInput(secrets)
     while known.is_open and not known.is_told:  # first: nothing is written down before
         known.read()
-    # It has begun: from now on the end of the run waits for it, unless the program was killed.
-    with contextlib.suppress(OSError):
-        os.write(STDOUT, b"\n")
-    end_last_line(descriptor)
-    printed = PrintedLines(descriptor, clean=secrets.clean)
-    lines = SharedLines(printed)
-    while streams:
-        waited = [*streams, STDIN] if known.is_open else [*streams]
-        ready, _, _ = select.select(waited, [], [], RETRY_S)
-        if STDIN in ready:
+    while not take_token(int(token)):
+        select.select([int(token)], [], [])
+    writer = OutputWriter(output, [_two_numbers(pair) for pair in pairs], secrets)
+    while writer.streams:
+        if STDIN in writer.pass_on(*([STDIN] if known.is_open else [])):
             known.read()
-        for source in ready:
-            if source == STDIN:
-                continue
-            stream = streams[source]
-            data = stream.read()
-            if not data:
-                del streams[source]
-                continue
-            lines.feed(stream, stream.decoder.decode(data))
-            flush_lines(printed)  # first: what was seen is also written down
-            stream.show(data)
-        if not ready:
-            for stream in streams.values():
-                stream.follow_size()
-    try:
-        printed.close()
+    with contextlib.suppress(OSError):
+        writer.close()
         # Few enough for the pipe, so that nobody has to read them.
         learnt = [it for it in secrets.values if it not in known.told and len(it) <= _LONGEST]
         os.write(STDOUT, to_line(learnt[:_MOST_LEARNT]))
-    except OSError:
-        return
+    os._exit(0)  # the end of the run waits: nothing is left that Python would have to clear away
 
 
-def open_output(path: str) -> int:
+def take_token(descriptor: int) -> bool:
+    """Take the byte that one of two may have; return False while the other one has it.
+
+    Who is left alone has it: the other one was killed.
+    """
+    try:
+        return os.read(descriptor, 1) in (TOKEN, b"")
+    except BlockingIOError:
+        return False
+
+
+def _two_numbers(pair: str) -> tuple[int, int]:
+    source, console = pair.split(",")
+    return int(source), int(console)
+
+
+def open_output(path: str | os.PathLike[str]) -> int:
     try:
         with open_directory(os.path.dirname(path)) as folder:
             return folder.open(os.path.basename(path), os.O_RDWR | os.O_CREAT)

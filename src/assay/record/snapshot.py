@@ -397,6 +397,9 @@ def _outside(folders: Iterable[Path], root: Path) -> list[Path]:
 
 def _git_state(root: Path) -> tuple[str, bool] | None:
     """Return the commit ("" before the first) and whether it is dirty; None without git."""
+    place = root.absolute()
+    if not any(os.path.lexists(folder / ".git") for folder in (place, *place.parents)):
+        return None  # as git would say, which takes longer to begin than all the rest
     out = _git(
         root, "status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", "."
     )
