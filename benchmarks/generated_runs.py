@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from assay.core.ids import new_run_id
+from assay.formats import defaults_file
 from assay.interop.foreign_run import block_of
 from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_run
@@ -19,11 +20,17 @@ _BEGIN_NS, _STEP_NS = 1_700_000_000 * 1_000_000_000, 16_384
 
 
 def copy_runs(
-    project: Project, count: int, *, keys: int = 1, curves: Mapping[str, Sequence[float]]
+    project: Project,
+    count: int,
+    *,
+    keys: int = 1,
+    defaults: int = 0,
+    curves: Mapping[str, Sequence[float]],
 ) -> list[str]:
     """Fill a store with runs that differ in `lr`; return their ids.
 
-    Each has `keys` keys in its config. All have the same curves, one value a step.
+    Each has `keys` keys in its config, and took `defaults`. All have the same curves, one value a
+    step.
     """
     filler = "".join(f"key_{i} = {i}\n" for i in range(keys - 1))
     recorder = start_run(
@@ -34,7 +41,13 @@ def copy_runs(
     metrics = first / "metrics"
     shutil.rmtree(metrics)
     write_points(metrics, curves)
-    texts = {name: (first / name).read_text("utf-8") for name in ("run.json", "config.toml")}
+    taken = [
+        defaults_file.Taken(key=f"part.default_{i}", value=str(i), owner="Part")
+        for i in range(defaults)
+    ]
+    defaults_file.write(first, tuple(taken))
+    names = ("run.json", "config.toml", defaults_file.FILE_NAME)
+    texts = {name: (first / name).read_text("utf-8") for name in names}
     ids = [new_run_id() for _ in range(count)]
     for i, run_id in enumerate(ids):
         folder = project.runs_dir / first.name.replace(own, run_id)

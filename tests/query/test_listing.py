@@ -173,9 +173,10 @@ def test_archived_runs_are_listed_on_request(project: Project) -> None:
 
 
 @pytest.mark.row("A38", "C45")
-def test_runs_of_all_projects_are_listed_and_those_of_a_lost_one_as_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_of_all_projects_are_listed_and_a_lost_project_is_named_until_it_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from assay.cli.main import main
     from assay.store.known_projects import known_projects
     from assay.store.trash import clean
 
@@ -186,14 +187,13 @@ def test_runs_of_all_projects_are_listed_and_those_of_a_lost_one_as_lost(
     assert sorted(row.tag for row in assay.runs(all_projects=True).rows) == ["a", "b", "c"]
 
     (tmp_path / "b").rename(tmp_path / "elsewhere")
-    rows = {row.tag: row.status for row in assay.runs(all_projects=True).rows}
-    assert rows == {"a": "finished", "b": "lost", "c": "finished"}
-    lost = assay.runs("status = lost", all_projects=True)
-    assert lost.to_numpy("tag", "status")["tag"].tolist() == ["b"]
-    assert [row.tag for row in assay.runs("status = lost", all_projects=True).rows] == ["b"]
+    assert main(["ls", "--all-projects"]) == 0
+    assert f"lost: {tmp_path / 'b'} is not there any more" in capsys.readouterr().err
+    assert sorted(row.tag for row in assay.runs(all_projects=True).rows) == ["a", "c"]
 
     assert clean(None).projects == (tmp_path / "b",)
-    assert sorted(row.tag for row in assay.runs(all_projects=True).rows) == ["a", "c"]
+    assert main(["ls", "--all-projects"]) == 0
+    assert not capsys.readouterr().err
     assert known_projects() == [tmp_path / "a", tmp_path / "c"]
 
 

@@ -25,7 +25,7 @@ from assay.record.attempt import AttemptSpec
 from assay.record.opening import start_attempt, start_run
 from assay.record.recorder import RunRecorder
 from assay.store import index_database, refresh_index
-from assay.store.index import Index, open_index, reindex
+from assay.store.index import open_index, reindex
 from assay.store.index_database import index_file
 from assay.store.index_rows import IndexRow
 from assay.store.layout import Project, open_project
@@ -39,10 +39,6 @@ def project(tmp_path: Path) -> Project:
 
 def refresh(project: Project) -> list[IndexRow]:
     return open_index(project).all_rows()
-
-
-def lost_rows(project: Project) -> list[IndexRow]:
-    return Index(project, is_lost=True).all_rows()
 
 
 def begin(project: Project, tag: str = "") -> RunRecorder:
@@ -351,22 +347,6 @@ def test_rows_are_plain_data_that_json_can_hold(project: Project) -> None:
     json.dumps(refresh(project)[0]._asdict(), allow_nan=False)
 
 
-def test_a_damaged_index_of_a_lost_project_remembers_nothing_and_stops_nobody(
-    project: Project,
-) -> None:
-    finished(project)
-    refresh(project)
-    shutil.rmtree(project.root)
-    with open(index_file(project), "r+b") as file:
-        file.seek(4096)  # behind the head: it can still be opened
-        file.write(b"\xff" * 4096)
-    index = Index(project, is_lost=True)
-
-    index.synchronize()
-
-    assert index.all_rows() == []
-
-
 def test_reindexing_makes_it_anew(project: Project, home: Path) -> None:
     finished(project)
     overwrite_path = index_file(project)
@@ -442,17 +422,6 @@ def test_an_index_that_was_harmed_since_it_was_opened_is_asked_from_the_folders(
             database.execute("DROP TABLE texts")
 
     assert found.metric_names() == ["acc", "loss"]
-
-
-def test_what_an_index_remembers_of_a_lost_project_is_not_lost_by_asking(
-    project: Project, tmp_path: Path
-) -> None:
-    finished(project)
-    refresh(project)
-    project.root.rename(tmp_path / "moved")
-
-    assert len(lost_rows(project)) == 1
-    assert len(lost_rows(project)) == 1
 
 
 def test_the_newest_runs_are_told_without_reading_known_ones_and_as_the_folders_are(

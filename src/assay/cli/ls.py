@@ -113,10 +113,11 @@ def command(
         limit=limit,
         **given,
     )
-    lost = known_projects.lost_projects() if all_projects else []
     asked = replace(asked, sort=asked.sort or (NEWEST_FIRST,))
-    catalog = open_catalog(homes, lost=lost, asked=replace(asked, limit=None) if diff else asked)
+    catalog = open_catalog(homes, texts=bool(asked.grep))
     _warn(catalog.describe_shadows(asked))
+    for root in known_projects.lost_roots() if all_projects else ():
+        echo(f"lost: {visible(str(root))} is not there any more; `assay gc` forgets it", err=True)
     if asked.group:
         form = "json" if as_json else "csv" if as_csv else "text"
         return _print_groups(catalog, asked, homes, form, diff=diff)

@@ -29,7 +29,6 @@ STATUS_STYLES = {
     "crashed": "red",
     "unknown": "yellow",
     "damaged": "red",
-    "lost": "dim",
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from assay.formats.json_codec import read_json, write_json
+from assay.formats.json_codec import decode_json, read_json, write_json
 
 FORMAT = 1
 MAX_BYTES = 16 << 20
@@ -44,6 +44,11 @@ def read(folder: Path) -> tuple[Taken, ...]:
         return read_json(folder / FILE_NAME, Defaults, version=FORMAT, limit=MAX_BYTES).taken
     except FileNotFoundError:
         return ()
+
+
+def decode(data: bytes) -> tuple[Taken, ...]:
+    """Return the defaults in the bytes of a file; RecordError when they cannot be read."""
+    return decode_json(data, Path(FILE_NAME), Defaults, version=FORMAT).taken
 
 
 def parse_value(text: str) -> Any:

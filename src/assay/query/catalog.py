@@ -202,12 +202,10 @@ class Catalog:
         self,
         projects: Project | Sequence[Project],
         *,
-        lost: Sequence[Project] = (),
         summarize: Callable[[RunFolder], str] | None = None,
     ) -> None:
         """Open a catalog, which knows what the indexes remember until it is synchronized.
 
-        Of projects in `lost`, whose folders are gone, the index tells what it remembers.
         `summarize` returns the summaries of an open run as JSON, if the caller has them in memory.
         """
         homes = [projects] if isinstance(projects, Project) else projects
@@ -217,7 +215,6 @@ class Catalog:
         self.readable = threading.Event()
         """Set as soon as the index holds runs, though more are to be read."""
         self._indexes = [Index(home) for home in homes]
-        self._indexes += [Index(home, is_lost=True) for home in lost]
         self._summarize = summarize
         self._lock = threading.Lock()
         self._known = _Known()
@@ -252,27 +249,6 @@ class Catalog:
                 self._change()
             self.readable.set()
             return found
-
-    def synchronize_for(self, asked: Asked) -> None:
-        """Scan the run folders that the runs in the range `asked` for depend on.
-
-        Those are all, unless facts of the newest runs are asked for.
-        """
-        is_of_newest = (
-            tuple(asked.sort) == (NEWEST_FIRST,)
-            and not (asked.where.strip() or asked.grep.strip() or asked.group or asked.since_ns)
-            and all(name in COLUMNS for name in asked.columns)
-        )
-        if asked.limit is None or not is_of_newest:
-            self.synchronize(texts=bool(asked.grep), in_parts=False)
-            return
-        hidden_label = "" if asked.archived else ARCHIVED
-        with self._lock:
-            for index in self._indexes:
-                index.synchronize_newest(
-                    asked.offset + asked.limit, tests=asked.tests, hidden_label=hidden_label
-                )
-            self._change()
 
     # ------------------------------------------------------------------------------- names, columns
 
@@ -482,12 +458,11 @@ class Catalog:
         self.version += 1
 
     def _look(self) -> dict[Index, Moment]:
-        """Return the present moment of each index: the states of open and of lost runs."""
+        """Return the present moment of each index: the states of open runs."""
         now_ns = time.time_ns()
         moments = {}
         for index in self._indexes:
-            written = index.all_rows() if index.is_lost else index.open_rows()
-            rows = [RunRow(index, row, now_ns) for row in written]
+            rows = [RunRow(index, row, now_ns) for row in index.open_rows()]
             states = {row.written.folder: (row.status, row.duration_s) for row in rows}
             moments[index] = Moment(now_ns=now_ns, states=states)
         return moments
@@ -551,18 +526,10 @@ class Catalog:
         return places
 
 
-def open_catalog(
-    projects: Project | Sequence[Project],
-    *,
-    lost: Sequence[Project] = (),
-    asked: Asked | None = None,
-) -> Catalog:
-    """Return the catalog of projects as their folders are now, for all questions or for `asked`."""
-    catalog = Catalog(projects, lost=lost)
-    if asked is None:
-        catalog.synchronize(in_parts=False)
-    else:
-        catalog.synchronize_for(asked)
+def open_catalog(projects: Project | Sequence[Project], *, texts: bool = False) -> Catalog:
+    """Return the catalog of projects as their folders are now; `texts` as of `synchronize`."""
+    catalog = Catalog(projects)
+    catalog.synchronize(texts=texts, in_parts=False)
     return catalog
 
 

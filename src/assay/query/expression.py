@@ -53,7 +53,7 @@ _TEXT_FIELDS = {
     "project",
 }
 _CLOSED: dict[str, tuple[str, ...]] = {
-    "status": (*get_args(Status), "lost"),
+    "status": get_args(Status),
     "kind": get_args(Kind),
 }
 _WORDS = {"and", "or", "not", "in"}

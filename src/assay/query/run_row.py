@@ -32,10 +32,6 @@ class RunRow:
         return self.index.project
 
     @property
-    def is_lost(self) -> bool:
-        return self.index.is_lost
-
-    @property
     def id(self) -> str:
         return self.written.id
 
@@ -60,16 +56,14 @@ class RunRow:
 
     @property
     def status(self) -> str:
-        """Status; `damaged` if the run's folder is unreadable, `lost` if its project is gone."""
-        if self.is_lost:
-            return "lost"
+        """Status; `damaged` if the run's folder is unreadable."""
         written = self.written.status
         return self._open_state().status if written == "running" else written or "damaged"
 
     @property
     def duration_s(self) -> float | None:
         written = self.written
-        if written.status == "running" and not self.is_lost:
+        if written.status == "running":
             now_s = seconds_of(written.started_ns, self._open_state(), self.now_ns)
             return written.seconds + now_s
         return written.seconds if written.status else None

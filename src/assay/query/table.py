@@ -423,14 +423,12 @@ def list_runs(
     sort: str = NEWEST_FIRST,
     columns: Iterable[str] = DEFAULT_COLUMNS,
     limit: int | None = None,
-    lost: Sequence[Project] = (),
 ) -> RunTable:
     """Return the runs of one project or several. `sort` is a column, with - for largest first.
 
     `where` is an expression, `grep` words that must stand in what was said about a run, `recent`
     the age of the oldest. Test runs and archived ones are listed only on request, or when `where`
-    asks for their kind or label. Of the projects in `lost`, whose folders are gone, the index tells
-    what it remembers. InputError for names that no run has.
+    asks for their kind or label. InputError for names that no run has.
     """
     since_ns = 0
     if recent is not None:
@@ -445,9 +443,7 @@ def list_runs(
         since_ns=since_ns,
         limit=limit,
     )
-    # The table can be asked for any column later: all runs are looked at.
-    catalog = open_catalog(projects, lost=lost, asked=replace(asked, limit=None))
-    return make_table(catalog, asked)
+    return make_table(open_catalog(projects, texts=bool(grep)), asked)
 
 
 def make_table(catalog: Catalog, asked: Asked) -> RunTable:
@@ -509,9 +505,8 @@ def runs(
     description, notes, labels or README. `recent`: only runs begun within this time. InputError for
     an expression or a column that no run understands.
     """
-    homes, lost = _searched_projects(project, all_projects=all_projects)
     return list_runs(
-        homes,
+        _searched_projects(project, all_projects=all_projects),
         where=where,
         grep=grep,
         tests=tests,
@@ -520,18 +515,17 @@ def runs(
         sort=sort,
         columns=columns,
         limit=limit,
-        lost=lost,
     )
 
 
 def _searched_projects(
     project: Project | str | os.PathLike[str] | None, *, all_projects: bool
-) -> tuple[list[Project], list[Project]]:
-    """Return the projects whose runs are listed, and those of which only the index is left."""
+) -> list[Project]:
+    """Return the projects whose runs are listed."""
     if all_projects:
-        return known_projects.all_projects(), known_projects.lost_projects()
+        return known_projects.all_projects()
     if project is None:
-        return known_projects.projects_here(), []
+        return known_projects.projects_here()
     if isinstance(project, Project):
-        return [project], []
-    return [known_projects.project_here(Path(project))], []
+        return [project]
+    return [known_projects.project_here(Path(project))]

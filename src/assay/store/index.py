@@ -27,10 +27,9 @@ from assay.store.index_database import (
     is_damage,
     open_database,
     select_names,
-    write_runs,
 )
 from assay.store.index_rows import IndexRow, Kind, storable
-from assay.store.layout import Project, RunFolder, scan_runs
+from assay.store.layout import Project, RunFolder
 from assay.store.refresh_index import IndexFileError, Synchronized, delete_index, synchronize
 
 States = Mapping[str, tuple[str, float | None]]
@@ -76,15 +75,10 @@ def _renew_damaged(
 
 
 class Index:
-    """Index of one project: its file, and answers to questions about runs by folder.
+    """Index of one project: its file, and answers of it for any thread about runs by folder."""
 
-    Any thread may ask. Of a project that `is_lost`, whose folders are gone, the file tells what it
-    remembers.
-    """
-
-    def __init__(self, project: Project, *, is_lost: bool = False) -> None:
+    def __init__(self, project: Project) -> None:
         self.project = project
-        self.is_lost = is_lost
         self._file = index_file(project)
         self._lock = threading.RLock()
         self._delete_scratch: Callable[[], object] = lambda: None
@@ -107,8 +101,6 @@ class Index:
         process alone. `texts` also looks for edited READMEs; for the others see
         `store.refresh_index.synchronize`.
         """
-        if self.is_lost:
-            return Synchronized()
         with self._lock:
             try:
                 return synchronize(
@@ -126,44 +118,13 @@ class Index:
                         self.project, self._file, texts=texts, summarize=summarize, on_read=on_read
                     )
 
-    def synchronize_newest(
-        self, count: int, *, tests: bool = True, hidden_label: str = ""
-    ) -> Synchronized:
-        """Scan the run folders that decide which `count` runs `select` lists first.
-
-        These are the listed ones, what lies among them unlisted, and those that came, went or could
-        not be read, whose start is not known. A record says its start and kind once: what somebody
-        rewrites of an older one by hand is seen by `synchronize`.
-        """
-        names = {entry.name for entry in scan_runs(self.project.runs_dir)}
-        scanned = names ^ self._folders("1") | self._folders("status = ''")
-        found = self.synchronize(scanned)
-        while unseen := self._folders_down_to(count, tests, hidden_label) - scanned:
-            found += self.synchronize(unseen)
-            scanned |= unseen
-        return found
-
-    def _folders_down_to(self, count: int, tests: bool, hidden_label: str) -> set[str]:
-        """Return all runs down to the last of the `count` that are listed first."""
-        listed = self.select(None, _NEVER, tests=tests, hidden_label=hidden_label, limit=count)
-        if len(listed) < count:
-            return self._folders("1")
-        last = "SELECT created_ns, folder FROM runs WHERE folder = ?"
-        return self._folders(f"(created_ns, folder) >= ({last})", listed[-1])
-
-    @_renew_damaged
-    def _folders(self, where: str, *parameters: str) -> set[str]:
-        with self.ask() as database:
-            query = f"SELECT folder FROM runs WHERE {where}"
-            return {folder for (folder,) in database.execute(query, parameters)}
-
     def newest(self, count: int) -> list[str]:
         """Return the folders of the newest training runs, the newest first, as they are now."""
-        self.synchronize_newest(count, tests=False)
+        self.synchronize()
         return self.select(None, _NEVER, tests=False, limit=count)
 
     def renew(self) -> None:
-        """Make the file anew from the folders; of a lost project nothing is remembered then."""
+        """Make the file anew from the folders."""
         delete_file(self._file)
         self.synchronize()
 
@@ -380,11 +341,8 @@ class Index:
             if database is None:
                 self.synchronize()
                 database = self._open(stack)
-            if database is None:  # of a lost project without a file
-                database = stack.enter_context(
-                    contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
-                )
-                write_runs(database, [], [])
+            if database is None:
+                raise RecordError("The index of the runs cannot be read.", where=str(self._file))
             database.create_function("folded", 1, fold_cell, deterministic=True)
             database.create_function("compare_cells", 3, compare_cells, deterministic=True)
             database.create_function("is_among", 2, is_among, deterministic=True)

@@ -125,8 +125,3 @@ def all_projects(start: Path | None = None) -> list[Project]:
     """The project around `start`, if there is one, then all others that this user has."""
     roots = dict.fromkeys([*(home.root for home in projects_here(start)), *known_projects()])
     return [Project(root) for root in roots]
-
-
-def lost_projects() -> list[Project]:
-    """Projects that this user had and whose folder is not there any more."""
-    return [Project(root) for root in lost_roots()]

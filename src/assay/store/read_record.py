@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -171,10 +172,19 @@ def read_defaults(folder: RunFolder, run: RunFile) -> dict[str, Any]:
     """Return the values by key that a run took where its config has none, its seed among them."""
     found: dict[str, Any] = dict(run.attempts[-1].seeds) if run.attempts else {}
     with contextlib.suppress(OSError, AssayError):
-        for each in defaults_file.read(folder.path):
-            if not each.injected:
-                found[each.key] = defaults_file.parse_value(each.value)
+        path = folder.path / defaults_file.FILE_NAME
+        found |= _parse_defaults(read_bytes(path, defaults_file.MAX_BYTES))
     return found
+
+
+@lru_cache(maxsize=64)
+def _parse_defaults(data: bytes) -> Mapping[str, Any]:
+    """Return the values in a file of defaults, which most runs of a project have in common."""
+    return {
+        each.key: defaults_file.parse_value(each.value)
+        for each in defaults_file.decode(data)
+        if not each.injected
+    }
 
 
 def _facts(values: Mapping[str, Any], edits: Sequence[Edit], page: str) -> Iterator[Item]:

@@ -1,8 +1,7 @@
 """Bringing the index of a project up to date with its run folders.
 
 That takes one look at each folder's time of change; a run that is sealed and has not changed is not
-opened, of one that is open only what changed is read again. Where only the newest runs are asked
-for, `Index.synchronize_newest` names the few folders to look at.
+opened, of one that is open only what changed is read again.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.query.importance import Importances, importances
 from assay.query.inbox import Message, at_of
-from assay.store.known_projects import all_projects, lost_projects
-from assay.store.layout import scan_runs
+from assay.store.known_projects import all_projects, lost_roots
+from assay.store.layout import Project, scan_runs
 from assay.store.read_marks import mark_read
 from assay.store.refresh_index import Synchronized
 from assay.store.saved_views import (
@@ -127,12 +127,12 @@ def projects(site: SiteOf) -> list[ProjectLine]:
                 problem=problem,
             )
         )
-    for project in lost_projects():
+    for root in lost_roots():
         found.append(
             ProjectLine(
-                key=key_of(project),
-                name=project.root.name,
-                root=str(project.root),
+                key=key_of(Project(root)),
+                name=root.name,
+                root=str(root),
                 runs=0,
                 newest=None,
                 is_lost=True,

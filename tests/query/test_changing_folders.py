@@ -1,10 +1,9 @@
-"""A list of the newest runs is the head of the whole list, though it looks at few folders."""
+"""An index that follows its folders tells what one made anew would, whatever happened."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,9 @@ from assay.formats import run_file
 from assay.formats.event_log import Edit
 from assay.query.catalog import Asked, open_catalog
 from assay.query.table import make_table
-from assay.store.index import Index
 from assay.store.index_database import index_file
 from assay.store.layout import Project, scan_runs
-from run_folders import edit, hold_lease, id_of, make_project, make_run
+from run_folders import edit, hold_lease, make_project, make_run
 
 # All that a list can say of a run, but what changes by itself from one moment to the next.
 FACTS = ("id", "status", "tag", "kind", "step", "labels", "note", "best", "reason", "created")
@@ -138,7 +136,7 @@ CHANGES = [
 
 def cells(project: Project, asked: Asked) -> list[dict[str, Any]]:
     """Return the lines of `assay ls` in a process of its own."""
-    return make_table(open_catalog(project, asked=asked), asked).cells
+    return make_table(open_catalog(project), asked).cells
 
 
 @given(
@@ -151,7 +149,7 @@ def cells(project: Project, asked: Asked) -> list[dict[str, Any]]:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes minutes
 )
-def test_the_newest_runs_are_the_head_of_the_whole_list_whatever_happened_since(
+def test_a_list_is_that_of_an_index_made_anew_whatever_happened_since(
     tmp_path_factory: pytest.TempPathFactory, changes: list[Callable[[Store], None]], seed: int
 ) -> None:
     random = Random(seed)
@@ -170,86 +168,3 @@ def test_the_newest_runs_are_the_head_of_the_whole_list_whatever_happened_since(
             whole = cells(store.project, replace(asked, limit=None))
 
         assert newest == whole[: asked.limit]
-
-
-def test_older_runs_are_not_looked_at(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(project.root, Random(0))
-    oldest, older, newer, newest = (make_run(project, age_s=age_s) for age_s in (400, 300, 200, 9))
-    edit(newer, [Edit(what="label", key="archived", new=True)])
-    for folder in (oldest, older, newer, newest):
-        store.touch(folder)
-    open_catalog(project)
-    for folder in (oldest, older, newer, newest):
-        store.touch(folder)
-    opened = []
-    read = run_file.read
-
-    def note_and_read(folder: Path) -> run_file.RunFile:
-        opened.append(folder)
-        return read(folder)
-
-    monkeypatch.setattr(run_file, "read", note_and_read)
-
-    assert [each["id"] for each in cells(project, Asked(columns=("id",), limit=2))] == [
-        id_of(newest),
-        id_of(older),
-    ]
-
-    assert sorted(opened) == [older, newer, newest]  # what is archived may be so no more
-
-
-def listed(project: Project, limit: int) -> list[str]:
-    return [each["id"] for each in cells(project, Asked(columns=("id",), limit=limit))]
-
-
-def test_what_comes_forward_in_a_list_is_looked_at_too(project: Project) -> None:
-    store = Store(project.root, Random(0))
-    old, middle, new = (make_run(project, age_s=age_s) for age_s in (300, 200, 9))
-    for folder in (old, middle, new):
-        edit(folder, [Edit(what="note", new="a first edit, which makes the file")])
-        store.touch(folder)
-    edit(middle, [Edit(what="label", key="archived", new=True)])
-    open_catalog(project)
-
-    edit(middle, [Edit(what="label", key="archived", new=False)])
-    assert listed(project, 2) == [id_of(new), id_of(middle)]
-
-    edit(middle, [Edit(what="label", key="archived", new=True)])
-    edit(old, [Edit(what="label", key="archived", new=True)])
-    assert listed(project, 2) == [id_of(new)]
-
-
-def test_a_record_that_can_be_read_again_is_put_in_its_place(project: Project) -> None:
-    store = Store(project.root, Random(0))
-    half_past_a_minute = 86_400 + time.time() % 60 + 30
-    old, new = (make_run(project, age_s=half_past_a_minute - i) for i in range(2))
-    (new / "run.json").rename(new / "away")  # its name alone says the minute that it began in
-    for folder in (old, new):
-        store.touch(folder)
-    assert listed(project, 1) == [id_of(old)]
-
-    (new / "away").rename(new / "run.json")
-    store.touch(new)
-
-    assert listed(project, 1) == [id_of(new)]
-
-
-def test_a_question_by_name_or_for_all_looks_at_every_run(project: Project) -> None:
-    store = Store(project.root, Random(0))
-    old, new = (make_run(project, age_s=age_s, config="lr = 1\n") for age_s in (300, 9))
-    store.touch(old)
-    store.touch(new)
-    open_catalog(project)
-    made = run_file.read(old)
-    run_file.write(old, replace(made, created_ns=run_file.read(new).created_ns + 1))
-    store.touch(old)
-
-    for asked in (
-        Asked(columns=("id",), limit=None),
-        Asked(columns=("id",), where="lr == 1", limit=1),
-        Asked(columns=("id", "lr"), limit=1),
-        Asked(columns=("id",), grep="digits", limit=1),
-    ):
-        assert cells(project, asked)[0]["id"] == id_of(old)
-        store.touch(old)
-    assert Index(project).newest(1) == [old.name]
