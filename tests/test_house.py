@@ -70,7 +70,7 @@ ROOMS = (
 FOLDERS = {
     "src/assay": ROOMS,
     "src/assay/compat": "alchemy framework libai parts thexp",
-    "src/assay/config": "defaults older_systems params sources",
+    "src/assay/config": "defaults params sources",
     "src/assay/core": "secrets",
     "src/assay/engine": (
         "callbacks checkpoint data export loop metrics model numerics optim parallel rehearse trace"

@@ -18,8 +18,8 @@ from assay.compat.alchemy.pipelines import DataPipeline, EvalPipeline, OutputPip
 from assay.compat.alchemy.runner import run
 from assay.compat.alchemy.symbols import sym_tbl
 from assay.compat.alchemy.task import AlchemyTask
+from assay.compat.names import UnmappedNameError, install
 from assay.config import loads, plain
-from assay.config.older_systems.names import UnmappedNameError, install
 from assay.config.user_modules import UserModules
 from assay.engine import (
     Collect,

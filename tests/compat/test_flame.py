@@ -12,8 +12,8 @@ import torch
 
 from assay.build.context_errors import ContextError
 from assay.compat.injector import Binder, Injector, Module, inject, provider, singleton
+from assay.compat.pasted import missing_names, supply
 from assay.compat.recorded import RecordedEngine
-from assay.config.older_systems.pasted import missing_names, supply
 from assay.engine import Engine, Loader, State, Supervised
 from engine.toys import net, points
 from examples import SRC

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from assay.cli.main import main
+from assay.compat.pasted import missing_names, supply
 from assay.config import load
-from assay.config.older_systems.pasted import missing_names, supply
 from assay.query.run import RunView
 from assay.store.layout import open_project, run_folders
 from assay.store.series import read_series

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from assay.compat import UnmappedImportError, install
+from assay.compat.names import PACKAGES, names_of
 from assay.config import check_shape, loads
-from assay.config.older_systems.names import PACKAGES, names_of
 
 WRONG = {
     "alchemy.sym_tabl": "alchemy.sym_tbl",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from assay.compat.parts.devices import StayOnCpu
-from assay.config.older_systems.pasted import missing_names
+from assay.compat.pasted import missing_names
 from examples import SRC
 from warm_python import Run
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from assay.compat.names import install
 from assay.config import load, plain
-from assay.config.older_systems.names import install
 from assay.core.facts import Evaluated
 from assay.formats import run_file
 from assay.formats.event_log import read_events

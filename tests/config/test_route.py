@@ -11,7 +11,7 @@ from typing import Any
 import assay
 from assay.build import Context, build, check_signatures, user_code
 from assay.config import Config, Leaf, List, Table, check_shape, load
-from assay.config.overrides import Setting
+from assay.config.tree import Setting
 
 HOME = str(Path(assay.__file__).parent / "config")
 PARTS = (Config, Table, List, Leaf, Setting)

@@ -23,7 +23,7 @@ from assay.build.targets import TargetError, find_target
 from assay.config.resolver import Draws, draw_random, resolve_references, with_external_values
 from assay.config.settings import Settings
 from assay.config.sources.objects import read_object
-from assay.config.translation import translate_forms
+from assay.config.translator import translator
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -153,7 +153,7 @@ def _as_tree(target: object) -> Node | None:
             root, problems = read_object(target, _PYTHON.source)
             if problems:
                 raise ConfigError(problems)
-            node, notes = translate_forms(root)
+            node, notes = translator().translate_forms(root)
             for note in notes:
                 warnings.warn(note.message, stacklevel=3)
             return node

@@ -43,7 +43,7 @@ from assay.config.allow_list import (
     target_parts,
     trust_command,
 )
-from assay.config.older_systems.names import explain_unmapped, offer_import, older_name, system_of
+from assay.config.translator import translator
 from assay.config.user_modules import UserModules
 from assay.core.code_places import add_user_code, lies_under
 from assay.core.diagnostics import Origin, Problem
@@ -98,13 +98,13 @@ def find_target(target: str, *, user_dirs: Sequence[Path], trusted: Collection[s
 
 def _name_here(target: str, user_dirs: Sequence[Path], trusted: Collection[str]) -> str:
     """Return the target of a registered short name or of a name of an older system."""
-    if not system_of(target) or target_parts(target)[0] in trusted:
+    if not translator().system_of(target) or target_parts(target)[0] in trusted:
         return look_up_registered(target, user_dirs)
     if UserModules(user_dirs).find(target) is not None:
         return target  # the user's own package of that name
-    older = older_name(target)
+    older = translator().older_name(target)
     if older is None:
-        wrong = explain_unmapped(target)
+        wrong = translator().explain_unmapped(target)
         raise TargetError("unknown-target", wrong.message, fix=wrong.fix)
     return older.target
 
@@ -261,7 +261,8 @@ class _Search:
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
-            if offer_import(error):  # a module of the user that imports an older system
+            # A module of the user may import an older system.
+            if translator().offer_import(error):
                 return self._import(name)
             self._import_failed(name, error)
         except (

@@ -5,6 +5,6 @@ their targets. Python code finds their modules after `install()`, and under
 `python -m assay.compat SCRIPT`.
 """
 
-from assay.config.older_systems.names import UnmappedImportError, UnmappedNameError, install
+from assay.compat.names import UnmappedImportError, UnmappedNameError, install
 
 __all__ = ["UnmappedImportError", "UnmappedNameError", "install"]

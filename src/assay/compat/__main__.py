@@ -16,8 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from assay.config.older_systems.names import install
-from assay.config.older_systems.pasted import PastedModules, imported_texts, supply_with_note
+from assay.compat.names import install
+from assay.compat.pasted import PastedModules, imported_texts, supply_with_note
 from assay.core.errors import AssayError, InputError
 from assay.script import RESUME_VARIABLE
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.older_systems.names import import_target
-from assay.config.older_systems.tables import FLAME as NAMES
+from assay.compat.names import import_target
+from assay.compat.tables import FLAME as NAMES
 
 
 def __getattr__(name: str) -> Any:

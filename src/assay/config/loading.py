@@ -12,13 +12,12 @@ from typing import Any
 
 from assay.config.freeze import origins_noted
 from assay.config.merge import merge
-from assay.config.older_systems.names import older_name
 from assay.config.references import Uses
 from assay.config.resolver import Draws, with_recorded_values
 from assay.config.settings import Settings
 from assay.config.sources import ini, json, objects, python, toml, yaml
 from assay.config.sources.positions import MAX_BYTES
-from assay.config.translation import OlderConfig, translate
+from assay.config.translator import OlderConfig, translator
 from assay.config.tree import Leaf, Node, Table, get_at, set_at, transform
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
@@ -184,7 +183,8 @@ def rename_targets(config: Config) -> Table:
     """Return the file as it was merged, with the names that targets of older systems have here."""
 
     def rename(node: Node, _: object) -> Node:
-        older = older_name(node.target) if isinstance(node, Table) and node.target else None
+        target = node.target if isinstance(node, Table) else None
+        older = translator().older_name(target) if target else None
         if older is None:
             return node
         assert isinstance(node, Table)
@@ -212,10 +212,10 @@ def _config(
     outside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Config:
     unaliased = root
-    older = OlderConfig.of(root)
+    older = translator().older_config(root)
     told = [problem for problem in read_problems if problem.severity == "note"]
     read_problems = [problem for problem in read_problems if problem.severity != "note"]
-    root, notes = translate(root)
+    root, notes = translator().translate(root)
     notes = [*told, *notes]
     draws = Draws()
     uses = Uses()

@@ -6,17 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from assay.config.overrides import RefusedError, Setting, apply_setting, setting_of
+from assay.config.overrides import RefusedError, apply_setting, setting_of
 from assay.config.references import Uses
 from assay.config.resolver import Draws, resolve_config
 from assay.config.settings import Settings
-from assay.config.translation import (
-    OlderConfig,
-    suggest_alias,
-    translate_setting,
-    with_older_arguments,
-)
-from assay.config.tree import Table
+from assay.config.translator import OlderConfig, translator
+from assay.config.tree import Setting, Table
 from assay.core.diagnostics import Problem
 
 Change = Callable[[Table], tuple[Sequence[Setting], Sequence[Problem]]]
@@ -57,7 +52,7 @@ def merge(
     """
     typed: Change = lambda _: _parse_overrides(overrides)  # noqa: E731  a change like the others
     written, problems, notes = _change(given, (*changes, typed), older)
-    written = with_older_arguments(written)
+    written = translator().with_older_arguments(written)
     root, wrong = resolve_config(written, draws, uses, settings)
     problems += wrong
     if not is_whole:
@@ -82,12 +77,12 @@ def _change(
                     written, said = older.apply(given_setting, written)
                     notes += said
                     continue
-                setting, said = translate_setting(given_setting)
+                setting, said = translator().translate_setting(given_setting)
                 notes += said
                 if setting is not None:
                     written = apply_setting(written, setting)
             except RefusedError as refused:
-                problems.append(suggest_alias(refused.problem))
+                problems.append(translator().suggest_alias(refused.problem))
     return written, problems, notes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from assay.config.sources.literals import MalformedError, read_value, value_for
@@ -12,7 +12,7 @@ from assay.config.tree import (
     KeyPath,
     Leaf,
     List,
-    Node,
+    Setting,
     Table,
     delete_at,
     dotted,
@@ -52,29 +52,6 @@ def is_override(argument: str) -> bool:
         return not Path(argument).exists()
     except (OSError, ValueError):
         return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """Key to set, from an argument, a variant or a sweep point. `value` None deletes the key.
-
-    `origins` are the places of the parts of the key. `creates`: a table or list item that is not
-    there is meant. `to_create` is how that would be written. `text` is the value as typed, where it
-    was typed without quotes.
-    """
-
-    parts: KeyPath
-    value: Node | None
-    origins: tuple[Origin, ...]
-    creates: bool = False
-    to_create: str = ""
-    text: str | None = None
-
-    def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
-        """Return the place of the parts `first` up to `last` of the key."""
-        start = self.origins[first]
-        end = self.origins[(len(self.parts) if last is None else last) - 1]
-        return replace(start, end_line=end.end_line, end_column=end.end_column)
 
 
 class RefusedError(Exception):

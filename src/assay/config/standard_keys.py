@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import date, time
 
 from assay.config.followers import plateaus, target_at
-from assay.config.older_systems.names import older_name
 from assay.config.overrides import keys_named
 from assay.config.references import holds_secret
-from assay.config.translation import suggest_alias
+from assay.config.translator import translator
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -113,7 +112,7 @@ def _table(
             )
             continue
         known = [each.name for each in key.keys]
-        yield suggest_alias(
+        yield translator().suggest_alias(
             problem_at(
                 "unknown-key",
                 f"unknown key `{dotted((*path, name))}`",
@@ -363,7 +362,7 @@ def _may_evaluate(root: Table) -> bool:
     """Return whether a plugin may evaluate any split: a pipeline, or one of the user."""
     for path in _plugins(root):
         target = target_at(root, path)
-        is_own = target.startswith("assay.") or older_name(target) is not None
+        is_own = target.startswith("assay.") or translator().older_name(target) is not None
         if target in _PIPELINES or (target and not is_own):
             return True
     return False

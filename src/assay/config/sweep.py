@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from assay.config.overrides import Setting
-from assay.config.tree import KeyPath, Leaf, List, Node, Table, dotted, plain, problem_at
+from assay.config.tree import KeyPath, Leaf, List, Node, Setting, Table, dotted, plain, problem_at
 from assay.config.variants import find_twice_set, key_setting, with_note
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import did_you_mean

@@ -15,9 +15,9 @@ from assay.config.allow_list import (
     target_parts,
     trust_command,
 )
-from assay.config.older_systems.names import explain_unmapped, older_name, system_of
 from assay.config.references import holds_secret
 from assay.config.standard_keys import show, wrong_type
+from assay.config.translator import translator
 from assay.config.tree import (
     KeyPath,
     Leaf,
@@ -81,9 +81,9 @@ def _target(
     if package == target:
         yield from _short_name(leaf, target, path, modules)
         return
-    if system_of(target) and package not in trusted and modules.find(target) is None:
-        if older_name(target) is None:
-            wrong = explain_unmapped(target)
+    if translator().system_of(target) and package not in trusted and modules.find(target) is None:
+        if translator().older_name(target) is None:
+            wrong = translator().explain_unmapped(target)
             yield problem_at("unknown-target", wrong.message, leaf, path, wrong.fix)
         return
     refusal = refuse_by_name(target, trusted)

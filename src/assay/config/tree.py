@@ -85,6 +85,29 @@ Node = Leaf | List | Table
 Tree = TypeVar("Tree", bound=Node)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Key to set, from an argument, a variant or a sweep point. `value` None deletes the key.
+
+    `origins` are the places of the parts of the key. `creates`: a table or list item that is not
+    there is meant. `to_create` is how that would be written. `text` is the value as typed, where it
+    was typed without quotes.
+    """
+
+    parts: KeyPath
+    value: Node | None
+    origins: tuple[Origin, ...]
+    creates: bool = False
+    to_create: str = ""
+    text: str | None = None
+
+    def key_origin(self, first: int = 0, last: int | None = None) -> Origin:
+        """Return the place of the parts `first` up to `last` of the key."""
+        start = self.origins[first]
+        end = self.origins[(len(self.parts) if last is None else last) - 1]
+        return replace(start, end_line=end.end_line, end_column=end.end_column)
+
+
 def is_given(table: Table, name: str) -> bool:
     """Return whether a table has a key with a value; one set to none counts as absent."""
     node = table.items.get(name)

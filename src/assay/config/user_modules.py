@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from assay.config.older_systems.names import PACKAGES
+from assay.config.translator import translator
 from assay.core.diagnostics import Origin
 from assay.core.regular_file import read_bytes
 
 MAX_BYTES = 8 * 1024 * 1024
 MAX_FILES = 20_000  # looked at for registered names
-REGISTERING = ("assay", *PACKAGES)
-"""Packages whose `register` gives a class its short name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +336,7 @@ def _registering_names(tree: ast.Module) -> dict[str, str]:
 
 
 def _is_registering(module: str) -> bool:
-    return module.partition(".")[0] in REGISTERING
+    return module.partition(".")[0] in ("assay", *translator().PACKAGES)
 
 
 def _is_register(mark: ast.expr, names: Mapping[str, str]) -> bool:

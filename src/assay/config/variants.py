@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from assay.config.overrides import DELETE, Setting
+from assay.config.overrides import DELETE
 from assay.config.sources.positions import duplicate
 from assay.config.tree import (
     KeyPath,
     Leaf,
     Node,
+    Setting,
     Table,
     dotted,
     fit_path,

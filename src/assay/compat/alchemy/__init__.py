@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.older_systems.keys import OF_ALCHEMY as KEYS
-from assay.config.older_systems.names import import_target
-from assay.config.older_systems.tables import ALCHEMY as NAMES
+from assay.compat.keys import OF_ALCHEMY as KEYS
+from assay.compat.names import import_target
+from assay.compat.tables import ALCHEMY as NAMES
 
 __all__ = ["KEYS", "NAMES"]
 

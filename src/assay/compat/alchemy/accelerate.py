@@ -12,7 +12,7 @@ from assay.compat.alchemy.model import BackwardHandler
 from assay.compat.alchemy.optim import AlchemyOptimizer
 from assay.compat.alchemy.plugins import BasicSetup
 from assay.compat.alchemy.symbols import sym_tbl
-from assay.config.older_systems.names import import_target
+from assay.compat.names import import_target
 from assay.engine.model.modules import unwrap
 from assay.engine.parallel.process_group import world
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from assay.config.older_systems.names import UnmappedNameError
+from assay.compat.names import UnmappedNameError
 from assay.record.logfile import LOGGER
 
 

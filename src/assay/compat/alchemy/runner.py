@@ -12,9 +12,9 @@ import tomlkit
 
 from assay.build import resolve
 from assay.compat.alchemy.registrable import Registrable
+from assay.compat.names import older_name
 from assay.compose import run as run_configs
 from assay.compose.launch import RunResult
-from assay.config.older_systems.names import older_name
 from assay.core.errors import InputError
 
 Devices = Sequence[int] | int | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.config.older_systems.tables import FRAMEWORK as NAMES
-from assay.config.older_systems.tables import UNIMPORTED
+from assay.compat.tables import FRAMEWORK as NAMES
+from assay.compat.tables import UNIMPORTED
 
 __all__ = ["NAMES", "UNIMPORTED"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from assay.compat.names import import_target
 from assay.compat.parts.features import OutputMode
 from assay.compat.parts.text import PairFeatures, TextExample, Tokenizer, pair_features
-from assay.config.older_systems.names import import_target
 
 # The text keeps features with `torch.save`. Without this `torch.load` would refuse to read them
 # back: it makes only what it knows, and these are plain lists of numbers.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from assay.config.older_systems.names import import_target
+from assay.compat.names import import_target
 
 
 def get_lr(optimizer: Any) -> float:

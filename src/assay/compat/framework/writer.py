@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.compat.framework.script_inputs import SavedFiles, config_of_script
-from assay.config.older_systems.names import UnmappedNameError
+from assay.compat.names import UnmappedNameError
 from assay.plugins.tensorboard import TensorBoard
 from assay.record.start import Run
 from assay.script import start

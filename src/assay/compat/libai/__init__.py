@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.config.older_systems.libai_configs import translate_libai
-from assay.config.older_systems.tables import LIBAI as NAMES
+from assay.compat.libai.translate import translate_libai
+from assay.compat.tables import LIBAI as NAMES
 
 __all__ = ["NAMES", "translate_libai"]

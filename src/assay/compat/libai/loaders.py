@@ -11,10 +11,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from assay.compat.libai.translate import part_sizes
+from assay.compat.names import import_target
 from assay.config import get_config as read_config
 from assay.config.lazy import Section
-from assay.config.older_systems.libai_configs import part_sizes
-from assay.config.older_systems.names import import_target
 from assay.core.errors import InputError
 
 COMMON = Path(__file__).parent / "configs"

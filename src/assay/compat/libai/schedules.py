@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from assay.config.older_systems.names import import_target
-from assay.config.older_systems.tables import SCHEDULES, rename_arguments
+from assay.compat.names import import_target
+from assay.compat.tables import SCHEDULES, rename_arguments
 
 
 def WarmupCosineLR(**given: Any) -> Any:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from assay.config.older_systems.names import import_target
-from assay.config.older_systems.tables import THEXP as NAMES
+from assay.compat.names import import_target
+from assay.compat.tables import THEXP as NAMES
 
 __all__ = ["NAMES"]
 

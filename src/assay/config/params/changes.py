@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from assay.config.overrides import DELETE, Setting, origin_in
+from assay.config.overrides import DELETE, origin_in
 from assay.config.params.coercion import (
     Choice,
     CoercionError,
@@ -19,7 +19,7 @@ from assay.config.params.coercion import (
     type_of,
 )
 from assay.config.params.group import Holder, caller, child, is_holder, store_at
-from assay.config.tree import KeyPath, Leaf, dotted, parse_dotted, problem_at
+from assay.config.tree import KeyPath, Leaf, Setting, dotted, parse_dotted, problem_at
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import InputError, did_you_mean
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.older_systems.names import names_left_out, offer_import
 from assay.config.sources.objects import OversizedError, lift, mark_sections, tree_of_module
 from assay.config.sources.outside_reads import reads_from_outside
 from assay.config.sources.positions import MAX_BYTES, duplicate, too_deep, too_large
 from assay.config.sources.source_map import SourceFile
+from assay.config.translator import translator
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
 from assay.core.diagnostics import Origin, Problem
@@ -211,7 +211,7 @@ class _Loading:
 
     def supply(self, file: SourceFile) -> dict[str, Any]:
         """Return the names that a config of an older system uses without importing them."""
-        found = names_left_out(file.text)
+        found = translator().names_left_out(file.text)
         if found:
             message = f"{', '.join(found)} of an older system: used without an import, supplied"
             note = Problem(
@@ -282,7 +282,7 @@ class _Loading:
         try:
             module = builtins.__import__(name, globals, locals, names, 0)
         except ModuleNotFoundError as error:
-            if not offer_import(error):
+            if not translator().offer_import(error):
                 raise
             return self.import_from(path, name, globals, locals, names, level)
         return _relax(module) if name == "omegaconf" else module

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from assay.config.older_systems.tables import SCHEDULES, rename_arguments
+from assay.compat.tables import SCHEDULES, rename_arguments
 from assay.config.tree import (
     CLI,
     KeyPath,

@@ -18,8 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from assay.config.older_systems.names import PACKAGES, OlderName, import_target, names_of
-from assay.config.older_systems.tables import UNIMPORTED
+from assay.compat.names import PACKAGES, import_target, names_of
+from assay.compat.tables import UNIMPORTED
+from assay.config.translator import OlderName
 
 _MODULES = (
     *("collections", "copy", "csv", "functools", "glob", "itertools", "json", "logging", "math"),

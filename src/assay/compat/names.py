@@ -10,13 +10,13 @@ import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from assay.config.translator import OlderName, UnmappedName
 from assay.core.errors import InputError, nearest
 
 PACKAGES: Mapping[str, str] = {
@@ -34,37 +34,11 @@ PACKAGES: Mapping[str, str] = {
 """Package that texts of an older system import -> the system."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OlderName:
-    """Name of an older system: its target here, and how the same is said here.
-
-    `keys` are arguments that set a key of the config: `{"seed": "seed"}`. With `is_module` the
-    target is a module that stands for a whole one, with all that lies in it. `runner` is the value
-    of that key here, where the name is a runner. `own` is the target of a converted config: "" for
-    `target` unless that is an adapter, None where a config of ours needs nothing.
-    """
-
-    target: str
-    instead: str = ""
-    is_module: bool = False
-    runner: str = ""
-    own: str | None = ""
-    keys: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnmappedName:
-    """Message and fix for a name of an older system that is not in its table."""
-
-    message: str
-    fix: str
-
-
 @cache
 def table_of(system: str) -> Mapping[str, OlderName]:
     """Return what stands for each name of a system, by its dotted path there."""
     # Here: only a config or a script that names an older system needs the tables.
-    from assay.config.older_systems.tables import NAMES
+    from assay.compat.tables import NAMES
 
     return NAMES[system]
 
@@ -192,7 +166,7 @@ def names_left_out(text: str) -> dict[str, Any]:
     packages = set(_IMPORT.findall(text))
     if not packages or any(PathFinder.find_spec(package) for package in packages):
         return {}
-    from assay.config.older_systems.pasted import missing_names, supply
+    from assay.compat.pasted import missing_names, supply
 
     return supply(missing_names(text))
 

@@ -225,7 +225,7 @@ def test_a_config_of_assay_alone_loads_no_table_of_an_older_system(
     def refuse(system: str) -> None:
         raise AssertionError(f"the table of {system} was loaded")
 
-    monkeypatch.setattr("assay.config.older_systems.names.table_of", refuse)
+    monkeypatch.setattr("assay.compat.names.table_of", refuse)
 
     config = loads("seed = 1\n[train]\nepochs = 2\n[data.train]\nnum_workers = 1\n")
 

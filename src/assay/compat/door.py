@@ -1,4 +1,4 @@
-"""Door for what is written for another system: translated once, before anything else sees it.
+"""The translator of the house: what is written for another system, before anything else sees it.
 
 A file passes through `translate` when it has been read, a setting of the command line, a variant or
 a sweep through `translate_setting`. Each change is told in a note. Targets keep the names that were
@@ -15,15 +15,23 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from assay.config.diff import changed_keys
-from assay.config.older_systems.keys import (
+from assay.compat.keys import (
     EVERYWHERE,
     OF_ALCHEMY,
     Alias,
     count_of,
 )
-from assay.config.older_systems.names import install, older_name, system_of
-from assay.config.overrides import Setting, apply_setting
+from assay.compat.names import (
+    PACKAGES,
+    explain_unmapped,
+    install,
+    names_left_out,
+    offer_import,
+    older_name,
+    system_of,
+)
+from assay.config.diff import changed_keys
+from assay.config.overrides import apply_setting
 from assay.config.sources.literals import items_of
 from assay.config.tree import (
     IN_TEXT,
@@ -31,6 +39,7 @@ from assay.config.tree import (
     Leaf,
     List,
     Node,
+    Setting,
     Table,
     delete_at,
     dotted,
@@ -49,6 +58,21 @@ from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import nearest
 
+__all__ = [
+    "PACKAGES",
+    "explain_unmapped",
+    "names_left_out",
+    "offer_import",
+    "older_config",
+    "older_name",
+    "suggest_alias",
+    "system_of",
+    "translate",
+    "translate_forms",
+    "translate_setting",
+    "with_older_arguments",
+]
+
 Value = TypeVar("Value")
 
 _OTHER_CALLS = {"_target_": "type", "_args_": "args"}
@@ -66,7 +90,7 @@ def translate(root: Table) -> tuple[Table, list[Problem]]:
     own, notes = translate_forms(root)
     assert isinstance(own, Table)
     if isinstance(own.items.get("dataloader"), Table):
-        from assay.config.older_systems.libai_configs import translate_libai
+        from assay.compat.libai.translate import translate_libai
 
         install("libai")
         own, further = translate_libai(own)
@@ -74,7 +98,7 @@ def translate(root: Table) -> tuple[Table, list[Problem]]:
     calls = _find_older_calls(own)
     aliases = list(EVERYWHERE)
     if _names_alchemy(own, calls):
-        from assay.config.older_systems.alchemy_configs import translate_alchemy
+        from assay.compat.alchemy.translate import translate_alchemy
 
         own, further = translate_alchemy(own, partial(_model_takes, own))
         notes += further
@@ -129,25 +153,16 @@ def translate_setting(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     return new, notes
 
 
-class OlderConfig:
-    """Config of an older system as it was given, for settings that name its keys.
+class GivenConfig:
+    """Config of an older system as it was given.
 
-    Such a setting is made in it before it is translated: one key there may be several here, and one
-    here may follow from several there.
+    A setting of one of its keys is made in it before it is translated: one key there may be several
+    here, and one here may follow from several there.
     """
 
     def __init__(self, root: Table, *, is_libai: bool) -> None:
         self.root = root
         self.is_libai = is_libai
-
-    @classmethod
-    def of(cls, given: Table) -> OlderConfig | None:
-        """Return the config for settings; None if it is of no older system."""
-        root, _ = translate_forms(given)
-        assert isinstance(root, Table)
-        is_libai = isinstance(root.items.get("dataloader"), Table)
-        is_older = is_libai or _names_alchemy(root, _find_older_calls(root))
-        return cls(root, is_libai=is_libai) if is_older else None
 
     def has(self, setting: Setting, written: Table) -> bool:
         """Return whether a setting is of a key there, which `written` has under another name."""
@@ -163,7 +178,7 @@ class OlderConfig:
         """Return `written` with what a setting of a key there changes here, and notes."""
         before, _ = translate(self.root)
         if self.is_libai and get_at(self.root, ("optim",)) is None:
-            from assay.config.older_systems.libai_configs import DEFAULT_OPTIMIZER
+            from assay.compat.libai.translate import DEFAULT_OPTIMIZER
 
             # What the translation takes where there is none: a part of it may be set.
             optimizer = from_plain(DEFAULT_OPTIMIZER, self.root.origin)
@@ -197,8 +212,17 @@ class OlderConfig:
         return written, notes
 
 
+def older_config(given: Table) -> GivenConfig | None:
+    """Return the config for settings; None if it is of no older system."""
+    root, _ = translate_forms(given)
+    assert isinstance(root, Table)
+    is_libai = isinstance(root.items.get("dataloader"), Table)
+    is_older = is_libai or _names_alchemy(root, _find_older_calls(root))
+    return GivenConfig(root, is_libai=is_libai) if is_older else None
+
+
 def _is_key_of_libai(parts: KeyPath) -> bool:
-    from assay.config.older_systems.libai_configs import SECTIONS, TRAIN_KEYS
+    from assay.compat.libai.translate import SECTIONS, TRAIN_KEYS
 
     section, key = (*parts, "")[:2]
     return section in SECTIONS or (section == "train" and key in TRAIN_KEYS)

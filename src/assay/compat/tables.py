@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from assay.config.older_systems.names import OlderName
+from assay.config.translator import OlderName
 
 # --- alchemy --------------------------------------------------------------------------------------
 
