@@ -7,13 +7,21 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.result_tables import cell_behind, follow_links
-from assay.query.table import GroupTable, list_runs, make_group_table, runs
+from assay.query.table import (
+    GroupTable,
+    differing_keys,
+    list_runs,
+    make_group_table,
+    make_table,
+    runs,
+)
 from assay.report.figure import make_request
 from assay.report.figure_data import read_panels
 from assay.store.layout import Project
@@ -302,3 +310,99 @@ def test_a_mean_of_runs_of_which_none_finished_says_so_in_a_table_and_a_figure(
     (told,) = [line for line in followed.legend("*", "") if line.startswith("Counted, as no")]
     assert "aaaaaaa2 (failed)" in told and "aaaaaaa3 (stopped)" in told
     assert [item.label for item in panel.items] == ["ended (n = 2, none finished)"]
+
+
+TYPED = {
+    "date": "2026-01-02",
+    "midnight": "2026-01-02T00:00:00",
+    "morning": "2026-01-02T08:30:00",
+    "abroad": "2026-01-02T09:00:00+09:00",
+    "clock": "03:04:00",
+    "ints": "[1, 2]",
+    "floats": "[1.0, 2.0]",
+    "flags": "[true, 2]",
+    "empty": '""',
+    "text": '"2026-01-02"',
+    "lines": '"a\\nb"',
+    "absent": "",
+}
+"""Values as TOML, by tag."""
+DAY = {"date", "midnight", "morning", "abroad"}
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    made = make_project(tmp_path_factory.mktemp("typed"))
+    for tag, value in TYPED.items():
+        make_run(made, tag=tag, config=f"x = {value}\n" if value else "y = 1\n", age_s=60)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("x = 2026-01-02", DAY),
+        ("x in (2026-01-02, '2026-01-02')", DAY | {"text"}),
+        ("x >= 2026-01-02 and x <= 2026-01-02", DAY),
+        ("x > 2026-01-01 and x < 2026-01-03", DAY),
+        ("x > 2026-01-02", set()),
+        ("x = 2026-01-02T00:00:00", {"midnight"}),
+        ("x = 2026-01-02T00:00:00Z", {"abroad"}),
+        ("x = 2026-01-02T01:00:00.0+01:00", {"abroad"}),
+        ("x = '2026-01-02'", {"text"}),
+        ("x = [1, 2]", {"ints", "floats"}),
+        ("x in ([1.0, 2], 5)", {"ints", "floats"}),
+        ("x = [true, 2]", {"flags"}),
+        ("x = ''", {"empty"}),
+        ("x = none", {"absent"}),
+        ("not x", {"absent"}),
+        ("created = 2020-01-01", set()),
+        ("created <= 2020-01-01 or created > 9999-12-30", set()),
+    ],
+)
+def test_dates_times_and_lists_are_found_by_what_they_say(
+    typed: Project, where: str, expected: set[str]
+) -> None:
+    assert {run.tag for run in runs(where, project=typed)} == expected
+
+
+def test_a_day_without_a_time_is_the_whole_day_that_runs_began_in(typed: Project) -> None:
+    (first, *_) = runs(project=typed)
+    day = first.created.date().isoformat()
+
+    for where in (f"created = {day}", f"created in ({day}, 2020-01-01)", f"created <= {day}"):
+        assert len(runs(where, project=typed)) == len(TYPED), where
+    for where in (f"created > {day}", f"created < {day}", f"created != {day}"):
+        assert len(runs(where, project=typed)) == 0, where
+
+
+def test_runs_that_may_differ_in_a_key_are_grouped_whatever_types_the_other_keys_have(
+    tmp_path: Path,
+) -> None:
+    project = make_project(tmp_path)
+    for i, value in enumerate([*TYPED.values(), "[1, 2]", "2026-01-02"]):
+        key = f"x = {value}\n" if value else ""
+        make_run(project, tag="t", config=f"fold = {i}\n{key}", attempt={"seedless_hash": str(i)})
+
+    sizes = sorted(len(group.ids) for group in grouped(project, ignored=("fold",)).groups)
+
+    assert sizes == [1] * 9 + [2, 3]  # a date twice; of two lists the numbers are equal
+
+
+def test_keys_that_a_metric_or_a_fact_hides_are_listed_where_they_differ(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    for i in range(2):
+        config = f"loss = {i}\nstatus = {i}\nf = {0.1 + 0.2 if i else 0.3}\nlr = {i}\n"
+        make_run(project, tag="t", config=config, points={"loss": [9.0]})
+    catalog = open_catalog(project)
+
+    keys = differing_keys(catalog.select(Asked()), without=("l*r",))
+    table = make_table(catalog, Asked(columns=keys))
+
+    assert keys == ["f", "config.loss", "config.status"] and sorted(catalog.varying()) == [
+        "config.loss",
+        "config.status",
+        "f",
+        "lr",
+    ]
+    assert sorted(table.shown_rows()) == [("0.3", "0", "0"), ("0.30000000000000004", "1", "1")]

@@ -77,7 +77,7 @@ def test_a_default_of_what_another_run_does_not_have_is_no_difference(project: P
     take(make_run(project, tag="adam", config='kind = "adam"\n'), {"eps": "1e-08"})
     take(make_run(project, tag="sgd", config='kind = "sgd"\n'), {"momentum": "0.0"})
 
-    assert differing_keys(open_catalog(project).select(Asked())) == ["kind"]
+    assert differing_keys(open_catalog(project).select(Asked())) == ["config.kind"]
 
 
 def test_defaults_that_differ_though_nobody_wrote_them_are_told(project: Project) -> None:

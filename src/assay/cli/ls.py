@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import click
@@ -185,12 +184,7 @@ def _print_groups(
 ) -> int:
     if diff:
         selection = catalog.select(asked)
-        left_out = ("seed", *asked.ignored)
-        differing = [
-            key
-            for key in differing_keys(selection)
-            if not any(fnmatchcase(key, one) for one in left_out)
-        ]
+        differing = differing_keys(selection, without=("seed", *asked.ignored))
         names = (*differing, *(asked.columns or default_columns(selection)))
         asked = replace(asked, columns=names)
     table = make_group_table(catalog, asked)

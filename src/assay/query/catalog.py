@@ -281,11 +281,12 @@ class Catalog:
         return column
 
     def varying(self) -> list[str]:
-        """Return the config keys in which the newest runs differ, those with most values first."""
+        """Return the config keys, by name, in which the newest runs differ, most values first."""
         known = self._known
         if known.varying is None:
             counts = count_values(*self.part(Asked(limit=_NEWEST)).configs())
-            known.varying = sorted(counts, key=lambda key: (-counts[key], key))
+            keys = sorted(counts, key=lambda key: (-counts[key], key))
+            known.varying = list(map(self.names().of_key, keys))
         return known.varying
 
     def best_modes(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time
 from typing import Any
@@ -13,7 +13,7 @@ from assay.core.formatting import age, duration, number
 from assay.core.terminal import cell_count, elide
 from assay.formats.json_codec import dumps
 from assay.query.expression import KnownNames, field_named
-from assay.store.cells import ChangedSetting
+from assay.store.cells import ChangedSetting, identify
 from assay.store.conditions import RUN_FIELDS, Field
 
 MISSING = object()
@@ -61,6 +61,12 @@ class Column:
     def spell(self, value: Any) -> Any:
         """Return a value for the page: of a setting a number or text."""
         return spell_setting(value) if self.is_setting else value
+
+    def show_all(self, values: Sequence[Any], now_ns: int) -> list[str]:
+        """Return values as people read them; two settings that differ never read the same."""
+        if self.is_setting:
+            return show_apart(values)
+        return ["-" if self.is_empty(each) else self.show(each, now_ns) for each in values]
 
     def is_empty(self, value: Any) -> bool:
         """Return whether a table has nothing to show; none and "" are values of a setting."""
@@ -160,10 +166,24 @@ def show_value(value: Any) -> str:
     match value:
         case None:
             return "none"
-        case str() if _READS_AS_ANOTHER.fullmatch(value):
+        case str() if _READS_AS_ANOTHER.fullmatch(value) or not value.isprintable():
             return json.dumps(value, ensure_ascii=False)
         case _:
             return _show(value)
+
+
+def show_apart(values: Sequence[Any]) -> list[str]:
+    """Return values as people read them, with all digits where two that differ read the same.
+
+    >>> show_apart([0.3, 0.1 + 0.2, 1, MISSING]), show_apart([0.1 + 0.2])
+    (['0.3', '0.30000000000000004', '1', '-'], ['0.3'])
+    """
+    texts = ["-" if value is MISSING else show_value(value) for value in values]
+    known = {identify(value) for value in values if value is not MISSING}
+    if len(set(texts)) >= len(known) + (MISSING in values):
+        return texts
+    pairs = zip(values, texts, strict=True)
+    return [repr(value) if isinstance(value, float) else text for value, text in pairs]
 
 
 def plain_value(value: Any) -> Any:
@@ -180,7 +200,8 @@ def spell_setting(value: Any) -> str | int | float | None:
 
 
 _READS_AS_ANOTHER = re.compile(
-    r"|true|false|none|null|[+-]?(inf|nan|[\d_]*\.?[\d_]*(e[+-]?\d+)?)|[\[{\"].*|\d{4}-\d\d-\d\d.*",
+    r"|true|false|none|null|[+-]?(inf|nan|[\d_]*\.?[\d_]*(e[+-]?\d+)?)|[\[{\"].*|\d{4}-\d\d-\d\d.*"
+    r"|\d\d:\d\d.*|\s.*|.*\s|-",
     re.IGNORECASE | re.DOTALL,
 )
 

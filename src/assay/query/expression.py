@@ -65,7 +65,8 @@ _TOKEN = re.compile(
     r"""\s*+(?:
       (?P<number>[+-]?(?:\d[\d_]*+(?:\.[\d_]*+)?+|\.\d++)(?:[eE][+-]?\d++)?+(?![\w./:@-])|[+-]?(?:inf|nan)(?![\w./:@-]))
     | (?P<duration>\d++(?:\.\d++)?+(?:s|min|m|h|d|w))(?![\w./:@-])
-    | (?P<date>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?)(?![\w./:@-])
+    | (?P<date>\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d++)?+)?+(?:Z|[+-]\d\d:\d\d)?+)?+)
+      (?![\w./:@-])
     | (?P<text>"(?:[^"\\]|\\.)*+"|'[^']*+')
     | (?P<quoted>`[^`]++`)
     | (?P<operator>==|!=|<=|>=|!~|=~|&&|\|\||[=<>~!(),\[\]])
@@ -92,6 +93,11 @@ class KnownNames:
     results: Sequence[str] = ()
     config: Sequence[str] = ()
     labels: Sequence[str] = ()
+
+    def of_key(self, key: str) -> str:
+        """Return the name of a key of the configs, with `config.` where it alone means another."""
+        found = field_named(key, self)
+        return key if found == Field("config", key) else f"{_CONFIG}{key}"
 
     @property
     def all(self) -> list[str]:
@@ -461,9 +467,13 @@ class _ExpressionParser:
                 self._wrong(token, what, choose(value, known))
         return value
 
-    def _moment(self, value: Value, token: _Lexeme) -> int:
+    def _moment(self, value: Value, token: _Lexeme) -> int | date:
+        """Return unix nanoseconds, or the day that is meant where no time is given."""
+        text = str(value)
         try:
-            return round(datetime.fromisoformat(str(value)).timestamp() * 1e9)
+            moment = datetime.fromisoformat(text)
+            is_day = len(text) == len("2026-11-20")
+            return moment.date() if is_day else round(moment.timestamp() * 1e9)
         except (ValueError, OverflowError):
             self._wrong(token, f"{_quote(token)} is no date", "for example created > 2026-11-20")
 

@@ -15,7 +15,7 @@ from assay.query.columns import COLUMNS, Column
 from assay.query.naming import ShownName, name_together
 from assay.query.observations import SEED, SETTING, choose_counted, describe_members
 from assay.query.significance import sample_deviation
-from assay.store.cells import Cell, from_cell, in_order, is_equal, to_cell
+from assay.store.cells import Cell, from_cell, identify, in_order, is_equal, to_cell
 from assay.store.summaries import mean
 
 if TYPE_CHECKING:
@@ -224,11 +224,11 @@ class Grouping:
         configs = zip(self._selection.configs()[0], self._selection.items("copy"), strict=True)
         return [
             dumps(
-                {
-                    key: config[key]
+                [
+                    (key, repr(identify(config[key])))
                     for key in sorted(config)
                     if not left_out.intersection((key, sources.get(key)))
-                }
+                ]
             )
             if config
             else ""

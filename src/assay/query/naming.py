@@ -8,8 +8,8 @@ from itertools import repeat
 from typing import Any
 
 from assay.core.terminal import cell_count
-from assay.query.columns import show_value
-from assay.store.cells import to_cell
+from assay.query.columns import MISSING, show_apart
+from assay.store.cells import identify
 
 _MOST_KEYS = 6
 _LEAST_COMMON = 6
@@ -90,7 +90,7 @@ def count_values(
     found = {}
     for key in dict.fromkeys(key for config in configs for key in config):
         having = [config for config in configs if key in config]
-        count = len({to_cell(config[key]) for config in having})
+        count = len({identify(config[key]) for config in having})
         pairs = zip(configs, taken, strict=True)
         is_written = any(key in config and key not in own for config, own in pairs)
         count += len(having) < len(configs) and is_written
@@ -165,15 +165,7 @@ def _choose(
 
 
 def _spell_all(configs: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    """Return the texts of a key, with all digits of numbers that differ in none that is shown."""
-    cells = {to_cell(config.get(key)) for config in configs}
-    texts = [show_value(config[key]) if key in config else "-" for config in configs]
-    if len(set(texts)) >= len(cells):
-        return texts
-    return [
-        repr(config[key]) if isinstance(config.get(key), float) else text
-        for config, text in zip(configs, texts, strict=True)
-    ]
+    return show_apart([config.get(key, MISSING) for config in configs])
 
 
 def _without_common(values: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import cached_property
 from html import escape
 from importlib import import_module
@@ -234,10 +235,7 @@ class RunTable:
     def _texts(self) -> list[list[str]]:
         """Return the texts of each column."""
         return [
-            [
-                "-" if column.is_empty(value) else visible(column.show(value, self.now_ns))
-                for value in values
-            ]
+            list(map(visible, column.show_all(values, self.now_ns)))
             for column, values in zip(self.columns, self.lists, strict=True)
         ]
 
@@ -480,9 +478,14 @@ def default_columns(selection: Selection) -> list[str]:
     return names or metrics[:_DEFAULT_METRICS]
 
 
-def differing_keys(selection: Selection) -> list[str]:
-    """Return the config keys that differ between the runs, sorted, without tag and desc."""
-    return sorted(count_values(*selection.configs()))
+def differing_keys(selection: Selection, without: Sequence[str] = ()) -> list[str]:
+    """Return names of the config keys that differ between the runs, sorted, without tag and desc.
+
+    `without` has keys, or patterns of them, that are left out.
+    """
+    keys = sorted(count_values(*selection.configs()))
+    kept = (key for key in keys if not any(fnmatchcase(key, each) for each in without))
+    return list(map(selection.catalog.names().of_key, kept))
 
 
 def runs(

@@ -146,7 +146,8 @@ class _ChosenRuns:
         """Return the config keys in which runs differ, without the seed."""
         configs = [self._configs[run] for run in runs]
         taken = [defaults for _, defaults in configs]
-        return sorted(count_values([own for own, _ in configs], taken).keys() - {"seed"})
+        found = count_values([own for own, _ in configs], taken).keys() - {"seed"}
+        return sorted(map(self._catalog.names().of_key, found))
 
     def group(self, keys: Sequence[Column] = (), by: Sequence[str] = ()) -> list[_Group]:
         """Return the groups in the order of their first runs, with the cells of keys."""

@@ -99,7 +99,7 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     # A file is read later: an age in it would be wrong.
     columns = ("created" if name == "age" else name for name in DEFAULT_COLUMNS)
     runs = RunTable.of(selection, [catalog.known_column(name) for name in columns])
-    keys = [key for key in differing_keys(selection) if key != "seed"]
+    keys = differing_keys(selection, without=("seed",))
     names = [*keys, *default_columns(selection)]
     grouped = Asked(where=where, group=(BY_CONFIG,), columns=names, limit=None)
     groups = make_group_table(catalog, grouped)

@@ -1,7 +1,7 @@
 """Values of runs as the index holds them, and the one order and equality that they have everywhere.
 
-Numbers come first, infinities among them, then nan, then booleans, dates, texts, lists, and then
-runs that have nothing there. All of them are ordered by `in_order`.
+Numbers come first, infinities among them, then nan, then booleans, dates, times of day, texts,
+lists, and then runs that have nothing there. All of them are ordered by `in_order`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import operator as operators
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -51,7 +51,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operators.gt,
     ">=": operators.ge,
 }
-_NUMBER, _NAN, _BOOLEAN, _DATE, _TEXT, _LIST, _NOTHING = range(7)
+_NUMBER, _NAN, _BOOLEAN, _DATE, _TIME, _TEXT, _LIST, _NOTHING = range(8)
 _Item = TypeVar("_Item")
 
 
@@ -104,7 +104,29 @@ def fold_cell(cell: Cell) -> str | None:
 
 def is_equal(left: Any, right: Any) -> bool:
     """Return whether two values are equal and of one type: 1 is 1.0, and not True."""
-    return to_cell(left) == to_cell(right)
+    return identify(left) == identify(right)
+
+
+def identify(value: Any) -> Cell:
+    """Return a cell that equal values have in common, those in lists too.
+
+    >>> identify([1.0, True]) == identify([1, True]), identify([1]) == identify([True])
+    (True, False)
+    """
+    return to_cell(_without_fractions(value))
+
+
+def _without_fractions(value: Any) -> Any:
+    """Return a value with whole numbers as integers."""
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list() | tuple():
+            return [_without_fractions(each) for each in value]
+        case dict():
+            return {key: _without_fractions(each) for key, each in sorted(value.items())}
+        case _:
+            return value
 
 
 def _spell(value: Any) -> str:
@@ -115,21 +137,36 @@ def compare_cells(left: Cell, operator: str, right: Cell) -> bool:
     """Compare two cells as their values compare; SQLite does so with numbers and texts alone.
 
     Values of two types are never equal, and neither is less. A changed setting is found by each of
-    its values.
+    its values. A time is compared with a day by its day.
     """
     if isinstance(left, bytes) and left[:1] == _CHANGED:
         values = [to_cell(value) for _, value in from_cell(left).parts]
         return any(compare_cells(value, operator, right) for value in values)
-    (kind, a), (other_kind, b) = map(_rank, (from_cell(left), from_cell(right)))
+    one, other = from_cell(left), from_cell(right)
+    if isinstance(one, datetime) and type(other) is date:
+        one = one.date()
+    (kind, a), (other_kind, b) = _rank(one), _rank(other)
     if kind != other_kind or kind == _NAN:
         equal = kind == other_kind
         return equal if operator == "=" else not equal and operator == "!="
     return _OPERATORS[operator](a, b)
 
 
-def is_among(cell: Cell, listed: Cell) -> bool:
-    """Return whether a cell equals an item of a list."""
-    return any(compare_cells(cell, "=", to_cell(value)) for value in from_cell(listed))
+def local_day(ns: int) -> str:
+    """Return the day of a moment where the reader is, as ISO text."""
+    return datetime.fromtimestamp(ns / 1e9).date().isoformat()
+
+
+def list_cells(values: Iterable[Any]) -> str:
+    """Return values as one text, for `is_among`; a cell in bytes is a list of one text."""
+    cells = map(to_cell, values)
+    return json.dumps([[cell.decode()] if isinstance(cell, bytes) else cell for cell in cells])
+
+
+def is_among(cell: Cell, listed: str) -> bool:
+    """Return whether a cell equals one of those in a text of `list_cells`."""
+    known = (each[0].encode() if isinstance(each, list) else each for each in json.loads(listed))
+    return any(compare_cells(cell, "=", each) for each in known)
 
 
 def in_order(pairs: Iterable[tuple[Any, _Item]], *, descending: bool = False) -> list[_Item]:
@@ -164,9 +201,13 @@ def _rank(value: Any) -> tuple[int, Any]:
             return _NAN, 0
         case int() | float():
             return _NUMBER, value
-        case date() | time():
+        case datetime() if value.tzinfo is not None:
+            return _DATE, value.astimezone(UTC).isoformat()
+        case date():
             return _DATE, value.isoformat()
+        case time():
+            return _TIME, value.isoformat()
         case str():
             return _TEXT, value
         case _:
-            return _LIST, to_cell(value)
+            return _LIST, identify(value)

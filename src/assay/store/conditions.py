@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal, assert_never
 
-from assay.store.cells import to_cell
+from assay.store.cells import list_cells, to_cell
 from assay.store.index_rows import storable
 
 FieldKind = Literal["run", "metric", "config", "result", "label", "note", "desc"]
@@ -141,20 +141,16 @@ class Sql:
                 # A metric that was never a number was logged all the same.
                 return self._having(field, lambda column: "count > 0")
             case Has(field):
-                return self._having(
-                    field, lambda column: f"{column} IS NOT NULL AND {column} != ''"
-                )
+                # An empty text is a value of a setting, and no tag, reason or note.
+                filled = "" if field.kind in ("config", "result") else " AND {0} != ''"
+                test = "{0} IS NOT NULL" + filled
+                return self._having(field, test.format)
+            case FieldComparison(Field("run", "created"), operator, date() as day):
+                return f"local_day({RUN_FIELDS['created']}) {operator} {self._bind(str(day))}"
             case FieldComparison(field, operator, value):
                 return self._having(field, lambda column: self._compare(column, operator, value))
             case OneOf(field, values):
-                listed = self._bind(values)
-                return self._having(
-                    field,
-                    lambda column: (
-                        f"({column} IN ({', '.join(map(self._bind, values))})"
-                        f" OR typeof({column}) = 'blob' AND is_among({column}, {listed}))"
-                    ),
-                )
+                return self._having(field, lambda column: self._is_among(column, values))
             case Mentions(words):
                 tests = (
                     " AND ".join(
@@ -198,6 +194,14 @@ class Sql:
         plain = " ".join(f"WHEN '{kind}' THEN {is_so}" for kind in kinds)
         others = f"{column} IS NOT NULL" if operator == "!=" else "0"
         return f"CASE typeof({column}) {plain} WHEN 'blob' THEN {exact} ELSE {others} END"
+
+    def _is_among(self, column: str, values: Sequence[Value]) -> str:
+        same = f"{column} IN ({', '.join(map(self._bind, values))})"
+        if column == RUN_FIELDS["created"]:
+            days = (self._bind(str(each)) for each in values if isinstance(each, date))
+            return f"({same} OR local_day({column}) IN ({', '.join(days)}))"
+        listed = self._bind(list_cells(values))
+        return f"({same} OR typeof({column}) = 'blob' AND is_among({column}, {listed}))"
 
     def _bind(self, value: Value) -> str:
         name = f"p{len(self.parameters)}"

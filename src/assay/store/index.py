@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from assay.core.errors import InputError, RecordError
-from assay.store.cells import compare_cells, fold_cell, from_cell, is_among
+from assay.store.cells import compare_cells, fold_cell, from_cell, is_among, local_day
 from assay.store.conditions import RUN_COLUMNS, STATISTICS, Condition, Field, Sql, kinds_of
 from assay.store.index_database import (
     delete_file,
@@ -40,6 +40,12 @@ _Answer = TypeVar("_Answer")
 
 _BUSY_S = 10.0
 _FEW = 500
+_FUNCTIONS: Sequence[tuple[str, int, Callable[..., Any]]] = (
+    ("folded", 1, fold_cell),
+    ("compare_cells", 3, compare_cells),
+    ("is_among", 2, is_among),
+    ("local_day", 1, local_day),
+)
 _NOW = "LEFT JOIN now ON now.folder = runs.folder"
 _ROW = ", ".join(f"runs.{name}" for name in IndexRow._fields)
 
@@ -343,9 +349,8 @@ class Index:
                 database = self._open(stack)
             if database is None:
                 raise RecordError("The index of the runs cannot be read.", where=str(self._file))
-            database.create_function("folded", 1, fold_cell, deterministic=True)
-            database.create_function("compare_cells", 3, compare_cells, deterministic=True)
-            database.create_function("is_among", 2, is_among, deterministic=True)
+            for name, count, function in _FUNCTIONS:
+                database.create_function(name, count, function, deterministic=True)
             yield database
 
     def _open(self, stack: contextlib.ExitStack) -> sqlite3.Connection | None:

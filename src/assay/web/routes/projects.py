@@ -247,7 +247,8 @@ def importance(
 ) -> Importances:
     """Return the importance of each config key for a metric: rank correlation and eta squared."""
     catalog = home.catalog
-    keys = catalog.names().config
+    names = catalog.names()
+    keys = list(map(names.of_key, names.config))
     if catalog.column(metric).field is None:
         raise InputError(f"No run has anything called `{metric}`.", fix="choose one of the metrics")
     columns = catalog.values(question, [*keys, metric])

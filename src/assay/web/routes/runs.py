@@ -178,7 +178,7 @@ def columns(home: HomeOf) -> ColumnNames:
         facts=[*COLUMNS, "desc"],
         metrics=sorted(names.metrics),
         results=sorted(names.results),
-        config=sorted(names.config),
+        config=sorted(map(names.of_key, names.config)),
         labels=sorted(names.labels),
     )
 
