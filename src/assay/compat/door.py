@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -151,6 +151,16 @@ def translate_setting(setting: Setting) -> tuple[Setting | None, list[Problem]]:
     to_create = f"+{alias.new}={text}"
     new = replace(setting, parts=to, value=value, origins=origins, text=None, to_create=to_create)
     return new, notes
+
+
+def sections_of(names: Collection[str]) -> Collection[str]:
+    """Return the sections of LiBai for a config with a `dataloader`, else none.
+
+    A config of LiBai imports them from others, where they count as if they were written in it.
+    """
+    from assay.compat.libai.translate import SECTIONS
+
+    return SECTIONS if "dataloader" in names else ()
 
 
 class GivenConfig:

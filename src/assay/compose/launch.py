@@ -157,10 +157,10 @@ TaskKind = Literal["rank", "job", "replay", "rehearsal"]
 class ProcessTask:
     """Task of an OS process: a final config to train or to rehearse, or a run to resume.
 
-    `origins` are those of the config's nodes in the files of the user, `outside` is what a config
-    in Python read. `launcher` is the id of the process that wrote the task. `resumed` is the run to
-    resume, "" for a new one. `options` are further arguments of the function that does it.
-    `tells`: the process prints how it ended; with "advice", how the run may go on, too.
+    `origins` are those of the config's nodes in the files of the user. `launcher` is the id of the
+    process that wrote the task. `resumed` is the run to resume, "" for a new one. `options` are
+    further arguments of the function that does it. `tells`: the process prints how it ended; with
+    "advice", how the run may go on, too.
     """
 
     kind: TaskKind
@@ -177,7 +177,6 @@ class ProcessTask:
     resumed: str = ""
     checkpoint: str = ""
     options: Mapping[str, Any]
-    outside: Mapping[str, Any] = field(default_factory=dict)
     tells: Literal["nothing", "end", "advice"] = "nothing"
 
     @classmethod
@@ -196,7 +195,6 @@ class ProcessTask:
             variant=config.variant,
             point=config.point,
             options=options,
-            outside=dict(config.outside),
         )
 
     @classmethod
@@ -229,7 +227,6 @@ class ProcessTask:
             settings=Settings(Path(self.settings)),
             variant=self.variant,
             point=self.point,
-            outside=self.outside,
         )
 
 

@@ -16,14 +16,12 @@ from assay.config.check import standard_defaults
 from assay.config.loading import Config
 from assay.config.references import outside_used
 from assay.config.secret_keys import without_secrets
-from assay.config.sources.outside_reads import ARGV
 from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, dotted, plain, walk
 from assay.core.errors import AssayError
 from assay.core.facts import EndStatus
 from assay.core.job import ATTEMPT_VARIABLE, queue_job
 from assay.core.ports import NullRecorder
-from assay.core.secrets.names import REDACTED, is_folder_of_shell, sureness
 from assay.core.secrets.replacement import Secrets, secrets_under
 from assay.core.signals import Terminated, number_of
 from assay.formats import defaults_file
@@ -158,27 +156,15 @@ def launch_metadata(config: Config, secrets: Secrets) -> dict[str, Any]:
 def _outside_values(config: Config, secrets: Secrets) -> dict[str, Any]:
     """Return the values from outside that the saved config does not hold, by name.
 
-    They are what a config in Python read, and the secrets: of variables by `env:X`, else by key. A
-    digest stands in the place of a secret, which tells two of them apart.
+    They are the secrets: of variables by `env:X`, else by key. A digest stands in the place of a
+    secret, which tells two of them apart.
     """
     outside: dict[str, Any] = {}
-    for name, value in config.outside.items():
-        variable = name.partition(":")[2]
-        if name == ARGV:
-            pairs = zip(value, secrets.command(value), strict=True)
-            outside[name] = [clean.replace(REDACTED, digest_of_secret(w)) for w, clean in pairs]
-        elif (
-            value is None
-            or is_folder_of_shell(variable, value)
-            or (not sureness(variable) and secrets.tree(value, variable) == value)
-        ):
-            outside[name] = value
-        else:
-            outside[name] = digest_of_secret(str(value))
     sources: dict[str, Mapping[str, Any]] = {"env": os.environ, "global": config.settings.variables}
     for name in outside_used(config.root):
         kind, _, variable = name.partition(":")
-        outside[name] = digest_of_secret(str(sources[kind].get(variable, "")))
+        value = sources[kind].get(variable)
+        outside[name] = None if value is None else digest_of_secret(str(value))
     kept = without_secrets(config.root, secrets)
     for (_, given), (path, left) in zip(walk(config.root), walk(kept), strict=True):
         if isinstance(given, Leaf) and given is not left:

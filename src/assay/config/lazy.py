@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from assay.core.errors import did_you_mean
@@ -23,13 +23,10 @@ _HOUSES = ("torch", "assay")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Part of a Python file that wrote a value; columns are bytes, as CPython counts them."""
+    """Line of a Python file that wrote a value."""
 
     file: str
     line: int
-    column: int
-    end_line: int
-    end_column: int
 
 
 class Section(dict[str, Any]):
@@ -51,6 +48,11 @@ class Section(dict[str, Any]):
         super().__init__(given, **more)
         self.__dict__["_spot"] = _caller()
         self.__dict__["_spots"] = {}
+
+    @classmethod
+    def without_place(cls) -> Section:
+        """Return an empty section that no line of a program is known to have made."""
+        return _restore(cls, {})
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
@@ -208,28 +210,4 @@ def calling_frame() -> FrameType | None:
 
 def _caller() -> Spot | None:
     frame = calling_frame()
-    if frame is None:
-        return None
-    code = frame.f_code
-    positions = _positions(code)
-    index = frame.f_lasti // 2
-    found = positions[index] if 0 <= index < len(positions) else (None,) * 4
-    if None in found:
-        return Spot(code.co_filename, frame.f_lineno or 0, 0, 0, 0)
-    line, end_line, column, end_column = found
-    return Spot(code.co_filename, line or 0, column or 0, end_line or 0, end_column or 0)
-
-
-_known_positions: dict[
-    int, tuple[CodeType, list[tuple[int | None, int | None, int | None, int | None]]]
-] = {}
-
-
-def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
-    """Return the position of each instruction of a code; cached, since every call asks for it."""
-    known = _known_positions.get(id(code))
-    if known is None or known[0] is not code:
-        if len(_known_positions) >= 8:
-            _known_positions.clear()
-        known = _known_positions[id(code)] = (code, list(code.co_positions()))
-    return known[1]
+    return Spot(frame.f_code.co_filename, frame.f_lineno or 0) if frame is not None else None

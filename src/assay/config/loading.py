@@ -53,8 +53,7 @@ class Config:
     (`file_notes`: in the file); `check_shape` reports these and everything else. `named` is `root`
     with every target under its one name, once the signature stage has looked at it: the tree that
     is hashed. `unaliased` is the file with the keys of other systems as they were given, `older`
-    the same for settings of them, None for a config of no other system. `outside`
-    holds what a config in Python read from outside: variables by `env:X`, and `argv`.
+    the same for settings of them, None for a config of no other system.
     """
 
     root: Table
@@ -78,7 +77,6 @@ class Config:
     draws: Draws = field(default_factory=Draws)
     uses: Uses = field(default_factory=Uses)
     settings: Settings = field(default_factory=lambda: Settings(Path.cwd()))
-    outside: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def user_dir(self) -> Path:
@@ -145,12 +143,12 @@ def open_config(
         root = Table({}, Origin(source=source))
     elif file.suffix.lower() == PYTHON:
         read = python.read_all(text, source, path=file, user_dirs=user_dirs)
-        root, problems, files, outside = read.root, read.problems, read.files, read.outside
+        root, problems, files = read.root, read.problems, read.files
     else:
         root, problems = READERS.get(file.suffix.lower(), toml.read_all)(text, source)
         if outside is not None:
             root = with_recorded_values(_with_noted_origins(root, text), outside)
-    return _config(root, problems, files, overrides, file, user_dirs, outside or {})
+    return _config(root, problems, files, overrides, file, user_dirs)
 
 
 def open_text(
@@ -173,10 +171,9 @@ def open_tree(
     path: Path | None,
     files: Mapping[str, str],
     user_dirs: tuple[Path, ...],
-    outside: Mapping[str, Any],
 ) -> Config:
     """Return the config of a tree that was read before: `Config.unaliased`."""
-    return _config(root, [], files, overrides, path, user_dirs, outside)
+    return _config(root, [], files, overrides, path, user_dirs)
 
 
 def rename_targets(config: Config) -> Table:
@@ -209,7 +206,6 @@ def _config(
     overrides: Sequence[str],
     path: Path | None,
     user_dirs: tuple[Path, ...],
-    outside: Mapping[str, Any] = MappingProxyType({}),
 ) -> Config:
     unaliased = root
     older = translator().older_config(root)
@@ -246,7 +242,6 @@ def _config(
         draws=draws,
         uses=uses,
         settings=settings,
-        outside=outside,
     )
 
 

@@ -6,7 +6,7 @@ imports it, and the house works by this contract alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -90,6 +90,9 @@ class Translator(Protocol):
 
     def offer_import(self, error: ImportError, /) -> bool:
         """Make the package that was not found importable; return False if it is of no system."""
+
+    def sections_of(self, names: Collection[str], /) -> Collection[str]:
+        """Return the sections of the older system whose config has these top-level names."""
 
     def names_left_out(self, text: str, /) -> dict[str, Any]:
         """Return the objects that a Python text uses without an import, by name."""

@@ -78,6 +78,8 @@ def render(
 ) -> str:
     """Return the first problems as text, each with its source line and a caret under the mistake.
 
+    A mistake whose column is unknown has its line alone.
+
     Of more than `limit` problems the errors come first, and the rest is counted.
     """
     sources: dict[str, list[str]] = {}
@@ -154,10 +156,11 @@ def _lines(problem: Problem, sources: dict[str, list[str]], color: bool, width: 
         text, start, length = _window(excerpt, problem.origin, width - gutter - 3)
         bar = paint(_BLUE, "|")
         number = paint(_BLUE, str(problem.origin.line))
-        carets = paint(_COLORS[problem.severity], "^" * length)
         out.append(f"{margin} {bar}")
         out.append(f"{number} {bar} {text}".rstrip())
-        out.append(f"{margin} {bar} {' ' * start}{carets}")
+        if problem.origin.column:
+            carets = paint(_COLORS[problem.severity], "^" * length)
+            out.append(f"{margin} {bar} {' ' * start}{carets}")
     said = [f"replaces the value from {_cut(str(link))}" for link in problem.origin.chain()[1:]]
     if problem.fix:
         said.append(_cut(problem.fix))
@@ -190,7 +193,7 @@ def _wrap(text: str, width: int, *, indent: int) -> list[str]:
 
 
 def _excerpt(origin: Origin, sources: dict[str, list[str]]) -> str | None:
-    if not (origin.line and origin.column):
+    if not origin.line:
         return None
     if origin.text is not None:
         lines = _split(origin.text)
@@ -217,7 +220,7 @@ def _window(line: str, origin: Origin, width: int) -> tuple[str, int, int]:
 
     Returns the text, and the start and length of the mark in terminal cells.
     """
-    first = origin.column - 1
+    first = max(0, origin.column - 1)
     same_line = origin.end_line in (0, origin.line)
     last = origin.end_column - 1 if same_line and origin.end_column else len(line)
     last = min(max(last, first + 1), max(len(line), first + 1))

@@ -72,7 +72,6 @@ class SearchPlan:
     user_dirs: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     variant: str = ""
-    outside: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
     parallel: int = 1
     per_device: int = 0
@@ -91,7 +90,6 @@ class SearchPlan:
             files=dict(config.files),
             user_dirs=tuple(str(each.resolve()) for each in config.user_dirs),
             overrides=config.overrides,
-            outside=dict(config.outside),
             **settings,
         )
 
@@ -105,7 +103,6 @@ class SearchPlan:
             path=Path(self.path) if self.path else None,
             files=self.files,
             user_dirs=tuple(map(Path, self.user_dirs)),
-            outside=self.outside,
         )
 
     def sweep_of(self, config: Config) -> Sweep:

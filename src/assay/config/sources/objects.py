@@ -8,14 +8,14 @@ import os
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from assay.config.lazy import Call, Section, Spot, target_of
 from assay.config.sources.classes import tree_of
 from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
-from assay.config.sources.source_map import Expression, SourceFile
+from assay.config.translator import translator
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
@@ -42,7 +42,7 @@ def read_object(value: object, source: str) -> tuple[Table, list[Problem]]:
     maker = TreeMaker({}, origin)
     try:
         if not is_holder(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
-            given: Any = lift(value, None, {})
+            given: Any = lift(value, {})
             names = {key: given[key] for key in given.keys()}  # noqa: SIM118 - only mapping-like
             return maker.root(names, {}), maker.problems
         return tree_of(value), []
@@ -65,8 +65,8 @@ class OversizedError(Exception):
         self.problem = problem
 
 
-def lift(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any:
-    """Replace every plain dictionary in `value` by a Section that knows the lines of its keys.
+def lift(value: Any, memo: dict[int, Any]) -> Any:
+    """Replace every plain dictionary in `value` by a Section, which has attributes.
 
     One object stays one object. Sections and calls are kept, and filled in place.
     """
@@ -76,85 +76,52 @@ def lift(value: Any, expression: Expression | None, memo: dict[int, Any]) -> Any
         return value
     if len(memo) > MAX_VALUES:
         return value  # refused when the tree is made
-    made: Any
     if isinstance(value, dict):
-        made = value if isinstance(value, Section) else Section()
+        made = value if isinstance(value, Section) else Section.without_place()
         memo[id(value)] = value, made
-        if made is not value:
-            spot = expression.file.spot(expression.node) if expression is not None else None
-            made.__dict__["_spot"] = spot
         for key, item in list(value.items()):
-            entry = None
-            if expression is not None and isinstance(key, str):
-                entry = expression.entry(key)
-            inner = entry.value if entry is not None else None
-            dict.__setitem__(made, key, lift(item, inner, memo))
+            dict.__setitem__(made, key, lift(item, memo))
         return made
     memo[id(value)] = value, value  # for a list that holds itself
-    items = [
-        lift(item, expression.item(i) if expression else None, memo) for i, item in enumerate(value)
-    ]
-    made = items if isinstance(value, list) else tuple(items)
-    memo[id(value)] = value, made
-    return made
-
-
-def mark_sections(values: Mapping[str, Any], file: SourceFile, memo: Mapping[int, Any]) -> None:
-    """Note a module's assignments, made on plain dictionaries, on the Sections of `lift`."""
-    fresh = {id(made) for given, made in memo.values() if made is not given}
-    for edit in reversed(file.edits):
-        here: Any = values.get(edit.names[0])
-        for name in edit.names[1:]:
-            here = here.get(name) if isinstance(here, dict) else None
-        written = file.expression(edit.spot)
-        if id(here) not in fresh or not isinstance(here, Section) or written is None:
-            continue
-        for key in (
-            [edit.key] if edit.key is not None else [key for key in here if written.entry(key)]
-        ):
-            if key in here:
-                here._spots.setdefault(key, edit.spot)
+    items = [lift(item, memo) for item in value]
+    memo[id(value)] = value, items if isinstance(value, list) else tuple(items)
+    return memo[id(value)][1]
 
 
 class TreeMaker:
     """Builder of one tree from the names of a config. The second use of a call becomes `"@path"`.
 
+    `sources` are the files that were read as configs, by the name that users know.
+
     >>> TreeMaker({}, Origin(source="x")).root({"seed": 1}, {}).items["seed"].value
     1
     """
 
-    def __init__(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
-        self.files = files
+    def __init__(self, sources: Mapping[str, str], origin: Origin) -> None:
+        self.sources = sources
         self.origin = origin
         self.problems: list[Problem] = []
         self.homes: dict[int, KeyPath] = {}
         self.values = 0
         self.calls = 0  # around what is being read
 
-    def root(
-        self, names: Mapping[str, Any], entries: Mapping[str, tuple[Origin, Expression | None]]
-    ) -> Table:
+    def root(self, names: Mapping[str, Any], origins: Mapping[str, Origin]) -> Table:
         self.homes = _homes(names)
         self.calls += _is_call(names)
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
         for name, value in names.items():
-            origin, expression = entries.get(name, (self.origin, None))
-            node = self.item(name, value, (), origin, expression)
+            origin = origins.get(name, self.origin)
+            node = self.item(name, value, (), origin)
             if node is not None:
                 items[name], key_origins[name] = node, origin
         return Table(items, self.origin, key_origins)
 
-    def node(
-        self, value: Any, path: KeyPath, around: Origin, expression: Expression | None
-    ) -> Node | None:
+    def node(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
         """Return the node for `value`; None, with a problem, when no config can hold it."""
         self.values += 1
         if self.values > MAX_VALUES:
             raise OversizedError(too_many(self.origin.source))
-        origin = (
-            expression.origin() if expression is not None and expression.says(value) else around
-        )
         if len(path) > MAX_DEPTH:
             raise OversizedError(too_deep(origin))
         if isinstance(value, Enum):
@@ -170,72 +137,27 @@ class TreeMaker:
             case Call() if self.homes.get(id(value), path) != path:
                 return Leaf(f"@{dotted(self.homes[id(value)])}", origin)
             case Section():
-                return self.section(value, path, origin, expression)
+                return self.mapping(value, path, self.place(value._spot, origin), value._spots)
         if self.calls and (fields := _fields_of(value)) is not None:
             return self.call(type(value), fields, path, origin)
         if is_holder(value) and not isinstance(value, type):
             return self.holder(value, path, origin)
         if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
-            return self.mapping(value, path, origin, expression)
+            return self.mapping(value, path, origin, {})
         if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | range):
-            return self.list(value, path, origin, expression)
+            return self.list(value, path, origin)
         return self.name(value, path, origin)
 
-    def section(
-        self, value: Section, path: KeyPath, origin: Origin, expression: Expression | None
-    ) -> Node:
-        spot = value._spot
-        own = self.expression(spot) or (expression if spot is None else None)
-        if own is not None:
-            origin = own.origin()
-        elif spot is not None:
-            origin = self.at(spot) or origin
-        items: dict[str, Node] = {}
-        key_origins: dict[str, Origin] = {}
-        given: Mapping[Any, Any] = value
-        is_call = _is_call(given)
-        self.calls += is_call
-        for key, item in given.items():
-            if not isinstance(key, str):
-                self.wrong(f"the key {key!r} of `{dotted(path)}` is no string", path, origin)
-                continue
-            key_origin, inner = self.entry(value, key, own, origin)
-            node = self.item(key, item, path, key_origin, inner)
-            if node is not None:
-                items[key], key_origins[key] = node, key_origin
-        self.calls -= is_call
-        return Table(items, origin, key_origins)
-
-    def item(
-        self, key: str, item: Any, path: KeyPath, origin: Origin, expression: Expression | None
-    ) -> Node | None:
+    def item(self, key: str, item: Any, path: KeyPath, origin: Origin) -> Node | None:
         """Return the node of a key; a class in the call of another system becomes its name."""
         if key == _OTHER_TYPE and callable(item):
             return Leaf(target_of(item), origin)
-        return self.node(item, (*path, key), origin, expression)
-
-    def entry(
-        self, section: Section, key: str, own: Expression | None, origin: Origin
-    ) -> tuple[Origin, Expression | None]:
-        """Return the origin of a section's key, and the expression of its value."""
-        spot = section._spots.get(key)
-        if spot is not None:
-            found = self.expression(spot)
-            entry = found.entry(key) if found is not None else None
-            return (
-                (entry.origin, entry.value)
-                if entry is not None
-                else (self.at(spot) or origin, None)
-            )
-        entry = own.entry(key) if own is not None else None
-        if entry is not None:
-            return entry.origin, entry.value
-        return origin, None
+        return self.node(item, (*path, key), origin)
 
     def mapping(
-        self, value: Any, path: KeyPath, origin: Origin, expression: Expression | None
+        self, value: Any, path: KeyPath, origin: Origin, spots: Mapping[str, Spot | None]
     ) -> Table:
-        """Anything with keys and values, such as what OmegaConf makes."""
+        """Return the table of anything with keys and values, such as what OmegaConf makes."""
         items: dict[str, Node] = {}
         key_origins: dict[str, Origin] = {}
         is_call = _is_call(value)
@@ -247,8 +169,7 @@ class TreeMaker:
             if not isinstance(key, str):
                 self.wrong(f"the key {key!r} of `{dotted(path)}` is no string", path, origin)
                 continue
-            entry = expression.entry(key) if expression is not None else None
-            key_origin = entry.origin if entry is not None else origin
+            key_origin = self.place(spots.get(key), origin)
             try:
                 item = value[key]
             except Exception as error:  # a value that cannot be had, such as "???"
@@ -257,25 +178,15 @@ class TreeMaker:
                     message = f"`{dotted((*path, key))}` cannot be read: {_first_line(error)}"
                     self.wrong(message, (*path, key), key_origin)
                     continue
-            node = self.item(
-                key, item, path, key_origin, entry.value if entry is not None else None
-            )
+            node = self.item(key, item, path, key_origin)
             if node is not None:
                 items[key], key_origins[key] = node, key_origin
         self.calls -= is_call
         return Table(items, origin, key_origins)
 
-    def list(
-        self, value: Sequence[Any], path: KeyPath, origin: Origin, expression: Expression | None
-    ) -> List:
-        items: list[Node] = []
-        for i, item in enumerate(value):
-            node = self.node(
-                item, (*path, i), origin, expression.item(i) if expression is not None else None
-            )
-            if node is not None:
-                items.append(node)
-        return List(tuple(items), origin)
+    def list(self, value: Sequence[Any], path: KeyPath, origin: Origin) -> List:
+        nodes = [self.node(item, (*path, i), origin) for i, item in enumerate(value)]
+        return List(tuple(node for node in nodes if node is not None), origin)
 
     def holder(self, value: Any, path: KeyPath, origin: Origin) -> Node | None:
         """Return the tree that a Params or a dataclass makes of itself."""
@@ -312,7 +223,7 @@ class TreeMaker:
         """Return the call of `target` with these arguments, all at one origin."""
         items: dict[str, Node] = {"type": Leaf(target_of(target), origin)}
         for key, item in arguments.items():
-            node = self.node(item, (*path, key), origin, None)
+            node = self.node(item, (*path, key), origin)
             if node is not None:
                 items[key] = node
         return Table(items, origin)
@@ -320,16 +231,11 @@ class TreeMaker:
     def wrong(self, message: str, path: KeyPath, origin: Origin, fix: str = "") -> None:
         self.problems.append(problem_at("wrong-type", message, origin, path, fix))
 
-    def expression(self, spot: Spot | None) -> Expression | None:
-        file = self.files.get(spot.file) if spot is not None else None
-        return file.expression(spot) if file is not None and spot is not None else None
-
-    def at(self, spot: Spot) -> Origin | None:
-        """Return the origin of a spot without a known expression: in plain code, or in no file."""
-        file = self.files.get(spot.file)
-        if file is not None:
-            return file.origin((spot.line, spot.column, spot.end_line, spot.end_column))
-        return Origin(source=spot.file, line=spot.line) if os.path.exists(spot.file) else None
+    def place(self, spot: Spot | None, around: Origin) -> Origin:
+        """Return the origin of what was written at `spot`; `around` where that is in no file."""
+        if spot is None or not (spot.file in self.sources or os.path.exists(spot.file)):
+            return around
+        return Origin(source=self.sources.get(spot.file, spot.file), line=spot.line)
 
 
 def uses(names: Mapping[str, Any]) -> Counter[int]:
@@ -446,58 +352,54 @@ _AS_TEXT = {*_PLAIN, "load_weights"}
 _NEAR = 0.75
 
 
-def tree_of_module(
-    module: types.ModuleType, file: SourceFile, files: dict[str, SourceFile]
+def tree_of_names(
+    values: Mapping[str, Any],
+    origins: Mapping[str, Origin],
+    imported: Collection[str],
+    maker: TreeMaker,
 ) -> tuple[Table, list[Problem]]:
-    """Return the tree of an executed config, and its problems; `files` are all that were read."""
-    values = {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-    }
-    start = Origin(source=file.source)
-    maker = TreeMaker(files, start)
+    """Return the tree of the public names of an executed config, and its problems."""
+    start = maker.origin
     whole = values.get(WHOLE)
     if whole is not None and (_is_table(whole) or is_holder(whole)):
         try:
             root = tree_of(whole) if is_holder(whole) else maker.root(dict(whole), {})
         except AssayError as error:
-            place, _ = _entry(file, WHOLE)
+            place = origins.get(WHOLE, start)
             problem = Problem(kind="wrong-type", message=str(error), origin=place)
             return Table({}, start), [problem]
         return Table(root.items, start, root.key_origins), maker.problems
-    chosen, problems = _choose(values, file)
-    root = maker.root(chosen, {name: _entry(file, name) for name in chosen})
+    chosen, problems = _choose(values, origins, imported, start)
+    root = maker.root(chosen, origins)
     return root, [*problems, *maker.problems]
-
-
-def _entry(file: SourceFile, name: str) -> tuple[Origin, Expression | None]:
-    found = file.name(name)
-    return (found.origin, found.value) if found is not None else (Origin(source=file.source), None)
 
 
 def _is_table(value: Any) -> bool:
     return not isinstance(value, type) and hasattr(value, "keys") and hasattr(value, "__getitem__")
 
 
-def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any], list[Problem]]:
+def _choose(
+    values: Mapping[str, Any],
+    origins: Mapping[str, Origin],
+    imported: Collection[str],
+    start: Origin,
+) -> tuple[dict[str, Any], list[Problem]]:
     """Return the names that are sections, and a problem for each that only looks like one.
 
-    Standard names always are. Other tables and lists of tables are when they were made here and
-    stand nowhere else in the config; numbers, text, classes and functions are what a program needs
-    on its way, unless they are called almost like a standard key. A leading underscore says the
-    same of anything.
+    Standard names always are, and those of the older system whose config this is, imported or not.
+    Other tables and lists of tables are when they were made here and stand nowhere else in the
+    config; numbers, text, classes and functions are what a program needs on its way, unless they
+    are called almost like a standard key. A leading underscore says the same of anything.
     """
     problems: list[Problem] = []
+    sections = {*_SECTIONS, *schema.LAUNCH, *translator().sections_of(values)}
     chosen = {
-        name: value
-        for name, value in values.items()
-        if (name in _SECTIONS or name in schema.LAUNCH) and _can_be_value(value)
+        name: value for name, value in values.items() if name in sections and _can_be_value(value)
     }
     others = {name: value for name, value in values.items() if name not in chosen}
     counts = uses(values)
     for name, value in others.items():
-        is_imported = file.is_imported(name)
+        is_imported = name in imported
         message = fix = ""
         if _is_part(value):
             wanted = _suggest(name, chosen)
@@ -513,7 +415,7 @@ def _choose(values: Mapping[str, Any], file: SourceFile) -> tuple[dict[str, Any]
                 message = f"unknown key `{name}`"
                 fix = f"did you mean `{near[0]}`? A leading `_` says that it is no key"
         if message:
-            origin = _entry(file, name)[0]
+            origin = origins.get(name, start)
             problems.append(problem_at("unknown-key", message, origin, name, fix))
     return {name: chosen[name] for name in values if name in chosen}, problems
 

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from assay.config.lazy import Section, calling_frame
-from assay.config.sources.objects import OversizedError, lift, mark_sections, tree_of_module
-from assay.config.sources.outside_reads import reads_from_outside
+from assay.config.sources.objects import OversizedError, TreeMaker, lift, tree_of_names
 from assay.config.sources.positions import MAX_BYTES, duplicate, too_deep, too_large
-from assay.config.sources.source_map import SourceFile
 from assay.config.translator import translator
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
@@ -35,35 +33,41 @@ from assay.core.regular_file import read_bytes, read_start
 
 DEFAULTS = Path(__file__).resolve().parents[1] / "defaults"
 _OWN = str(DEFAULTS.parent)
+_ORIGINS = "__origins__"
+"""Attribute of a module that an import gets: the origin of each value, by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonConfig:
-    """Tree of a config file, its problems, the texts of it and its imports, and what it read."""
+    """Tree of a config file, its problems, and the texts of it and its imports."""
 
     root: Table
     problems: list[Problem]
     files: dict[str, str]
-    outside: Mapping[str, Any]
 
 
 def read_all(text: str, source: str, *, path: Path, user_dirs: Sequence[Path]) -> PythonConfig:
     """Execute a config file and return what came of it."""
     loading = _Loading(user_dirs)
-    empty = Table({}, Origin(source=source))
-    with loading.active(), reads_from_outside(loading.is_own) as outside:
+    start = Origin(source=source)
+    root = Table({}, start)
+    with loading.active():
         try:
-            module = loading.run(path, source=source, text=text)
-            root, problems = tree_of_module(module, loading.files[str(path)], loading.files)
+            names = loading.run(path, source=source, text=text)
+            values = _public(names.bound)
+            maker = TreeMaker(loading.sources, start)
+            root, problems = tree_of_names(values, names.origins, names.imported, maker)
         except OversizedError as stop:
-            root, problems = empty, [stop.problem]
+            problems = [stop.problem]
         except ConfigError as error:
-            root, problems = empty, list(error.problems)
+            problems = list(error.problems)
         except RecursionError:
-            root, problems = empty, [too_deep(Origin(source=source))]
-    files = {source: text, **loading.texts()}
-    problems = [*problems, *loading.notes]
-    return PythonConfig(root=root, problems=problems, files=files, outside=outside)
+            problems = [too_deep(start)]
+    return PythonConfig(
+        root=root,
+        problems=[*problems, *loading.notes],
+        files={source: text, **loading.texts},
+    )
 
 
 def get_config(path: str | os.PathLike[str]) -> Section:
@@ -79,10 +83,10 @@ def get_config(path: str | os.PathLike[str]) -> Section:
     file = _find(os.fspath(path), Path(asking).parent if isinstance(asking, str) else None)
     loading = _current.get()
     if loading is not None:
-        return _names(loading.view(loading.config(file)))
+        return _section_of(loading.view(loading.config(file)))
     loading = _Loading((file.parent, file.parent / "src"))
     with loading.active():
-        return _names(loading.view(loading.config(file)))
+        return _section_of(loading.view(loading.config(file)))
 
 
 def _find(path: str, beside: Path | None) -> Path:
@@ -105,11 +109,19 @@ def _find(path: str, beside: Path | None) -> Path:
     )
 
 
-def _names(module: types.ModuleType) -> Section:
-    made = Section()
-    for name, value in vars(module).items():
-        if not name.startswith("_") and not isinstance(value, types.ModuleType):
-            dict.__setitem__(made, name, value)
+def _public(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names that a config offers: no modules, and none with a leading underscore."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def _section_of(module: types.ModuleType) -> Section:
+    made = Section.without_place()
+    for name, value in _public(vars(module)).items():
+        dict.__setitem__(made, name, value)
     return made
 
 
@@ -119,31 +131,59 @@ _current: ContextVar[_Loading | None] = ContextVar("assay_config_loading", defau
 _lock = threading.RLock()
 
 
+class _Names(MutableMapping[str, Any]):
+    """Names of a config while it runs, each with the line that bound it last.
+
+    A name that an import binds has the origin that it has in the config it comes from.
+    """
+
+    def __init__(self, module: types.ModuleType, source: str, import_lines: Container[int]) -> None:
+        self.module = module
+        self.bound = vars(module)
+        self.source = source
+        self.import_lines = import_lines
+        self.origins: dict[str, Origin] = {}
+        self.imported: set[str] = set()
+        self.given: Mapping[int, Origin] = {}
+        """Origins of the values that the last import brought, by id."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename != self.module.__file__:
+            frame = frame.f_back  # of `locals().update(...)`
+        line = frame.f_lineno if frame is not None else 0
+        self.bound[name] = value
+        self.origins[name] = Origin(source=self.source, line=line)
+        self.imported.discard(name)
+        if line in self.import_lines:
+            self.imported.add(name)
+            self.origins[name] = self.given.get(id(value), self.origins[name])
+
+    def __getitem__(self, name: str) -> Any:
+        return self.bound[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self.bound[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.bound)
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+
 class _Loading:
     """Execution of a config and the configs that it imports: each once, handed out as copies."""
 
     def __init__(self, user_dirs: Sequence[Path]) -> None:
         self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
-        self.files: dict[str, SourceFile] = {}
-        self.modules: dict[Path, types.ModuleType] = {}
+        self.sources: dict[str, str] = {}
+        """Name that users know, by the path of each file that was read."""
+        self.texts: dict[str, str] = {}
+        """Text by that name, without the files that come with assay."""
+        self.configs: dict[Path, _Names] = {}
         self.running: list[Path] = []
         self.notes: list[Problem] = []
-
-    def texts(self) -> dict[str, str]:
-        """Return the texts that were read, without those that come with assay."""
-        return {
-            file.source: file.text
-            for path, file in self.files.items()
-            if not Path(path).is_relative_to(DEFAULTS)
-        }
-
-    def is_own(self, filename: str) -> bool:
-        """Return whether code of this file belongs to the config: of it, or of the user's."""
-        if filename in self.files:
-            return True
-        path = Path(filename)
-        is_below = any(path.is_relative_to(folder) for folder in self.user_dirs)
-        return is_below and not {"site-packages", "dist-packages"}.intersection(path.parts)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -155,29 +195,30 @@ class _Loading:
             finally:
                 _current.reset(token)
 
-    def run(self, path: Path, *, source: str, text: str, name: str = "") -> types.ModuleType:
+    def run(self, path: Path, *, source: str, text: str, name: str = "") -> _Names:
         """Execute a config file. Raises ConfigError with what went wrong in it."""
         tree, code = _compile(path, source, text)
-        self.files[str(path)] = file = SourceFile(str(path), source, text, tree)
-        if twice := list(file.find_keys_given_twice()):
-            raise ConfigError([duplicate(*each) for each in twice])
-        name = name or self.name_of(path)
-        module = types.ModuleType(name)
+        self.sources[str(path)] = source
+        if not path.is_relative_to(DEFAULTS):
+            self.texts[source] = text
+        if twice := list(_find_keys_given_twice(tree, source)):
+            raise ConfigError(twice)
+        module = types.ModuleType(name or self.name_of(path))
         module.__file__ = str(path)
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self.importer(path)}
-        module.__dict__.update(self.supply(file))
-        self.execute(code, module, path)
+        names = _Names(module, source, _lines_of_imports(tree))
+        importer = self.importer(path, names)
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importer}
+        module.__dict__.update(self.supply(source, text))
+        self.execute(code, names, path)
         memo: dict[int, Any] = {}
-        for key, value in list(vars(module).items()):
+        for key, value in list(names.bound.items()):
             if not key.startswith("__"):
-                entry = file.name(key)
-                expression = entry.value if entry is not None else None
-                module.__dict__[key] = lift(value, expression, memo)
-        mark_sections(vars(module), file, memo)
-        return module
+                names.bound[key] = lift(value, memo)
+        return names
 
-    def importer(self, path: Path) -> Callable[..., types.ModuleType]:
+    def importer(self, path: Path, into: _Names) -> Callable[..., types.ModuleType]:
         """Return the `__import__` of the config at `path`."""
+        packages: dict[str, types.ModuleType] = {}
 
         def import_here(
             name: str,
@@ -186,18 +227,46 @@ class _Loading:
             fromlist: Sequence[str] | None = (),
             level: int = 0,
         ) -> types.ModuleType:
-            return self.import_from(path, name, globals, locals, tuple(fromlist or ()), level)
+            names = tuple(fromlist or ())
+            into.given = {}
+            if not names and (config := self.find_config(name)) is not None:
+                return self.bind(packages, name, self.view(self.configs[config]))
+            module = self.import_from(path, name, globals, locals, names, level)
+            into.given = getattr(module, _ORIGINS, {})
+            return module
 
         return import_here
 
-    def execute(self, code: types.CodeType, module: types.ModuleType, path: Path) -> None:
+    def find_config(self, name: str) -> Path | None:
+        """Return the config of the user that `name` imports, executed; None for other modules."""
+        for folder in self.user_dirs:
+            file = folder.joinpath(*name.split(".")).with_suffix(".py")
+            if _is_config(file):
+                self.config(file, name)
+                return Path(os.path.abspath(file))
+        return None
+
+    def bind(
+        self, packages: dict[str, types.ModuleType], name: str, module: types.ModuleType
+    ) -> types.ModuleType:
+        """Return what `import a.b.c` binds: the package `a`, in which `module` is at `b.c`."""
+        parts = name.split(".")
+        for depth in range(len(parts) - 1, 0, -1):
+            above = ".".join(parts[:depth])
+            package = packages.setdefault(above, types.ModuleType(above))
+            setattr(package, parts[depth], module)
+            module = package
+        return module
+
+    def execute(self, code: types.CodeType, names: _Names, path: Path) -> None:
         """Run the code of a config, whose module is found by its name meanwhile."""
+        module = names.module
         name = module.__name__
         before = sys.modules.get(name)
         sys.modules[name] = module
         self.running.append(path)
         try:
-            exec(code, module.__dict__)
+            exec(code, module.__dict__, names)
         except (OversizedError, ConfigError, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -209,18 +278,18 @@ class _Loading:
             if before is not None:
                 sys.modules[name] = before
 
-    def supply(self, file: SourceFile) -> dict[str, Any]:
+    def supply(self, source: str, text: str) -> dict[str, Any]:
         """Return the names that a config of an older system uses without importing them."""
-        found = translator().names_left_out(file.text)
+        found = translator().names_left_out(text)
         if found:
             message = f"{', '.join(found)} of an older system: used without an import, supplied"
             note = Problem(
-                kind="alias", severity="note", message=message, origin=Origin(source=file.source)
+                kind="alias", severity="note", message=message, origin=Origin(source=source)
             )
             self.notes.append(note)
         return found
 
-    def config(self, path: Path, name: str = "") -> types.ModuleType:
+    def config(self, path: Path, name: str = "") -> _Names:
         """Return the config file at `path`, executed once."""
         path = Path(os.path.abspath(path))
         if path in self.running:
@@ -228,22 +297,27 @@ class _Loading:
                 str(each) for each in [*self.running[self.running.index(path) :], path]
             )
             raise ImportError(f"configs import each other: {chain}")
-        if path not in self.modules:
+        if path not in self.configs:
             raw = read_start(path, MAX_BYTES + 1, follow=True)
             try:
                 text = raw.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 raise ImportError(f"{path} is no UTF-8: {error}") from None
-            self.modules[path] = self.run(path, source=_show_path(path), text=text, name=name)
-        return self.modules[path]
+            self.configs[path] = self.run(path, source=_show_path(path), text=text, name=name)
+        return self.configs[path]
 
-    def view(self, module: types.ModuleType, names: Sequence[str] = ("*",)) -> types.ModuleType:
-        """Return `module` with copies of its data, for one importer to edit."""
-        made = types.ModuleType(module.__name__)
+    def view(self, config: _Names, names: Sequence[str] = ("*",)) -> types.ModuleType:
+        """Return a module with copies of the data of `config`, for one importer to edit."""
+        made = types.ModuleType(config.module.__name__)
         memo: dict[int, Any] = {}
-        for name, value in vars(module).items():
+        origins: dict[int, Origin] = {}
+        for name, value in config.bound.items():
             wanted = "*" in names or name in names
-            made.__dict__[name] = deepcopy(value, memo) if wanted and _is_data(value) else value
+            copy = deepcopy(value, memo) if wanted and _is_data(value) else value
+            made.__dict__[name] = copy
+            if name in config.origins:
+                origins[id(copy)] = config.origins[name]
+        made.__dict__[_ORIGINS] = origins
         return made
 
     def name_of(self, path: Path) -> str:
@@ -319,19 +393,18 @@ class _Loading:
         frames = []
         trace = error.__traceback__
         while trace is not None:
-            frames.append((trace.tb_frame.f_code, trace.tb_lasti, trace.tb_lineno))
+            frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
             trace = trace.tb_next
-        inside = [i for i, (code, _, _) in enumerate(frames) if code.co_filename in self.files]
-        place = Origin(source=self.files[str(path)].source)
+        inside = [i for i, (file, _) in enumerate(frames) if file in self.sources]
+        place = Origin(source=self.sources[str(path)])
         related: list[Problem] = []
         if inside:
-            place = self.place_of(*frames[inside[-1]])
-            code, _, line = frames[-1]
-            is_below = inside[-1] < len(frames) - 1
-            is_ours = code.co_filename.startswith(_OWN) or "importlib" in code.co_filename
-            if is_below and not is_ours:
-                there = Origin(source=code.co_filename, line=line)
-                related = [_note_at(there)]
+            file, line = frames[inside[-1]]
+            place = Origin(source=self.sources[file], line=line)
+            file, line = frames[-1]
+            is_ours = file.startswith(_OWN) or "importlib" in file
+            if inside[-1] < len(frames) - 1 and not is_ours:
+                related = [_note_at(Origin(source=file, line=line))]
         if isinstance(error, SyntaxError) and error.filename:
             related = [replace(_syntax(error, error.filename), severity="note")]
         kind = "import-failed" if isinstance(error, ImportError) else "raised"
@@ -351,13 +424,6 @@ class _Loading:
         package = missing.partition(".")[0]
         near = did_you_mean(package, UserModules(self.user_dirs).names())
         return message, near or "give the folder your modules are in: --user-dir DIR"
-
-    def place_of(self, code: types.CodeType, instruction: int, line: int) -> Origin:
-        file = self.files[code.co_filename]
-        for i, (first, last, column, end) in enumerate(code.co_positions()):
-            if i == instruction // 2 and first and last and column is not None and end is not None:
-                return file.origin((first, column, last, end))
-        return Origin(source=file.source, line=line)
 
 
 def _note_at(origin: Origin) -> Problem:
@@ -473,9 +539,6 @@ def _syntax(error: SyntaxError, source: str) -> Problem:
     return Problem(kind="syntax", message=error.msg, origin=origin)
 
 
-# --- from names to sections -----------------------------------------------------------------------
-
-
 def _compile(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
     """Parse and compile a config file. Raises ConfigError at the first syntax error."""
     refused = too_large(text, source)
@@ -491,3 +554,24 @@ def _compile(path: Path, source: str, text: str) -> tuple[ast.Module, types.Code
     except ValueError as error:
         problem = Problem(kind="syntax", message=str(error), origin=Origin(source=source))
         raise ConfigError([problem]) from None
+
+
+def _lines_of_imports(tree: ast.Module) -> set[int]:
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _find_keys_given_twice(tree: ast.Module, source: str) -> Iterator[Problem]:
+    """Yield a problem for each key that a `{...}` has twice, of which Python takes the last."""
+    for node in ast.walk(tree):
+        first: dict[str, Origin] = {}
+        for key in node.keys if isinstance(node, ast.Dict) else ():
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                here = Origin(source=source, line=key.lineno)
+                if key.value in first:
+                    yield duplicate(key.value, here, first[key.value])
+                first.setdefault(key.value, here)
