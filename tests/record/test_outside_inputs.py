@@ -1,11 +1,13 @@
-"""Inputs that code names: variables, data files and library files, and nothing that a run writes."""
+"""Inputs of a run: variables, files that it opens, library files, and nothing that it writes."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -33,9 +35,14 @@ def load(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"outside_{path.stem}", module)
 
 
-def inputs(project: Path, *texts: str) -> OutsideInputs:
+def inputs(project: Path, *texts: str, opened: Iterable[Path] = ()) -> OutsideInputs:
     return OutsideInputs(
-        project, [project], texts, written=project / "runs", since_ns=time.time_ns() + 10**9
+        project,
+        [project],
+        texts,
+        {str(path): None for path in opened},
+        written=project / "runs",
+        since_ns=time.time_ns() + 10**9,
     )
 
 
@@ -54,29 +61,98 @@ def test_variables_count_that_a_module_names_and_that_are_set(
     assert inputs(project).find()["variables"] == {"GAIN": "1"}
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ('open("points.bin")', "points.bin"),
-        ('Path("data") / "train.bin"', "data/train.bin"),
-        ('Path(__file__).parent / "data"', "data/train.bin"),
-        ("open('data/train.bin')", "data/train.bin"),
-    ],
-)
-def test_a_changed_file_that_code_names_has_another_digest(
-    project: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+READERS = """
+import os, pathlib, subprocess, sys, threading
+import numpy as np
+from assay.core.regular_file import read_bytes
+from assay.record import outside_inputs as seen
+
+def names():
+    return sorted(map(os.path.basename, seen._opened))
+
+for name in ("a", "b", "c", "d", "e", "f", "ours", "before", "after", "code.py"):
+    pathlib.Path(name).write_bytes(b"1")
+np.save("n.npy", np.zeros(2))
+open("before").close()
+with seen.noting_opened_files():
+    open("a").close()
+    pathlib.Path("b").read_bytes()
+    os.close(os.open("c", os.O_RDONLY))
+    thread = threading.Thread(target=lambda: open("d").close())
+    thread.start()
+    thread.join()
+    np.load("n.npy", mmap_mode="r")
+    open("r+", "w").close()
+    open("r+", "r+").close()
+    open("made", "w").close()
+    open("made", "a").close()
+    open(os.dup(0)).close()
+    read_bytes(pathlib.Path("ours"), 10)
+    open("code.py").close()
+    try:
+        open("missing")
+    except FileNotFoundError:
+        pass
+    with seen.noting_opened_files():
+        open("e").close()
+        print(*names())
+    print(*names())
+open("after").close()
+print(seen._opened)
+"""
+
+
+def test_files_that_the_process_opens_for_reading_are_noted_while_a_run_is_trained(
+    tmp_path: Path,
 ) -> None:
-    (project / "data").mkdir()
-    for path in ("points.bin", "data/train.bin"):
-        (project / path).write_bytes(b"\x01")
-    load(project / "points.py", text, monkeypatch)
+    done = subprocess.run(
+        [sys.executable, "-c", READERS],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    before = inputs(project).find()["files"]
-    (project / name).write_bytes(b"\x02")
-    after = inputs(project).find()["files"]
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["e", "a b c d missing n.npy r+", "None"]
 
-    assert before.keys() == after.keys() == {name}
-    assert before[name] != after[name]
+
+def test_an_opened_file_is_an_input_unless_it_belongs_to_the_system_or_to_libraries(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    files = {
+        tmp_path / "corpus" / "a.bin": True,
+        project / "data" / "a.bin": True,
+        project / "data" / "absent.bin": False,
+        project / "runs" / "x" / "run.json": False,
+        project / "token.txt": False,
+        tmp_path / "tmp" / "cache.so": False,
+        tmp_path / ".cache" / "kernel.bin": False,
+        tmp_path / "lib" / "site-packages" / "words.txt": False,
+        Path(os.__file__).parent / "LICENSE.txt": False,
+        Path("/etc/hostname"): False,
+    }
+    for path in files:
+        if path.is_relative_to(tmp_path) and path.name != "absent.bin":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"1")
+
+    found = inputs(project, opened=files).find()["files"]
+
+    assert found.keys() == {str(tmp_path / "corpus" / "a.bin"), "data/a.bin"}
+
+
+def test_a_changed_file_has_another_digest(project: Path) -> None:
+    path = project / "points.bin"
+    path.write_bytes(b"\x01")
+    before = inputs(project, opened=[path]).find()["files"]
+    path.write_bytes(b"\x02")
+    after = inputs(project, opened=[path]).find()["files"]
+
+    assert before.keys() == after.keys() == {"points.bin"}
+    assert before != after
 
 
 def test_a_file_and_a_folder_of_the_config_count_wherever_they_lie(
@@ -92,19 +168,14 @@ def test_a_file_and_a_folder_of_the_config_count_wherever_they_lie(
     assert found.keys() == {str(corpus / "a.txt"), str(tmp_path / "b.txt")}
 
 
-def test_a_file_that_the_run_has_written_is_no_input(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (project / "log.csv").write_text("old")
-    (project / "runs" / "a.bin").write_text("a record")
-    load(project / "net.py", 'open("log.csv", "w"); "runs"', monkeypatch)
-    found = OutsideInputs(
-        project, [project], [], written=project / "runs", since_ns=time.time_ns() + 10**9
-    )
+def test_a_file_that_was_changed_since_the_run_began_is_no_input(project: Path) -> None:
+    path = project / "log.csv"
+    path.write_text("old")
+    found = inputs(project, opened=[path])
     assert found.find()["files"].keys() == {"log.csv"}
 
     later = time.time() + 60
-    os.utime(project / "log.csv", (later, later))
+    os.utime(path, (later, later))
 
     assert found.find()["files"] == {}
 

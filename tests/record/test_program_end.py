@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from assay.formats import run_file
+from assay.query.run import RunView
 from assay.script import start
 from assay.store.layout import open_project, run_folders
 
 SCRIPT = """
-import multiprocessing, os, sys, threading
+import argparse, atexit, faulthandler, multiprocessing, os, signal, sys, threading
 from assay.script import start
 
 how = sys.argv[2]
@@ -66,15 +66,75 @@ if __name__ == "__main__":
                 run.log({"loss": 0.5}, 1)
         elif how == "closed before":
             run.finish()
+        elif how == "exit caught, nothing logged":
+            try:
+                sys.exit(3)
+            except SystemExit:
+                pass
+        elif how == "exit in thread":
+            thread = threading.Thread(target=sys.exit, args=(3,))
+            thread.start()
+            thread.join()
+        elif how == "daemon thread":
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        elif how == "nested":
+            with begin():
+                pass
+            begin()
+        elif how == "error printed before":
+            sys.last_value = ValueError("of a debugger")
+        elif how == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
+        elif how == "interrupt caught":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+        elif how in ("own hook", "own hook that fails", "own hook that exits"):
+            hooks = {"own hook": lambda *error: None, "own hook that exits": lambda *error: sys.exit(0)}
+            sys.excepthook = hooks.get(how, lambda *error: 1 / 0)
+            fail()
+        elif how == "rich":
+            import rich.traceback
+            rich.traceback.install()
+            fail()
+        elif how == "own end":
+            atexit.register(run.finish, "stopped", "enough")
+        elif how == "own end, after":
+            atexit.register(run.log, {"loss": 0.5}, 1)
+        elif how == "faulthandler":
+            faulthandler.enable()
+            fail()
+        elif how == "hard exit":
+            os._exit(0)
+        elif how == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif how == "exec":
+            os.execv(sys.executable, [sys.executable, "-c", "pass"])
         codes = {"exit 3": 3, "exit 0": 0, "exit": None, "exit text": "no data", "closed before": 3}
         if how in codes:
             sys.exit(codes[how])
+        if how == "exit of site":
+            exit(3)
+        if how == "exit within":
+            with open(os.devnull):
+                try:
+                    sys.exit(3)
+                finally:
+                    os.getpid()
+        if how == "wrong arguments":
+            argparse.ArgumentParser().parse_args(["--x"])
         if how == "thread, exit 0":
             sys.exit(0)
+        if how == "raise 3":
+            raise SystemExit(3)
         if how == "raise 0":
             raise SystemExit(0)
         if how == "raise":
             raise SystemExit
+        if how == "raise within":
+            with open(os.devnull):
+                raise SystemExit(3)
         if how == "raise caught":
             try:
                 raise SystemExit(3)
@@ -91,6 +151,7 @@ if __name__ == "__main__":
             main()
 """
 
+UNKNOWN = "stopped SystemExit, its code is unknown"
 ENDS = {
     "returns": "finished",
     "exit": "finished",
@@ -98,9 +159,31 @@ ENDS = {
     "exit 3": "failed SystemExit: 3",
     "exit text": "failed SystemExit: no data",
     "exit caught": "finished",
-    "raise": "finished",
-    "raise 0": "finished",
+    "exit caught, nothing logged": "finished",
+    "exit in thread": "finished",
+    "exit of site": "failed SystemExit: 3",
+    "exit within": "failed SystemExit: 3",
+    "wrong arguments": "failed SystemExit: 2",
+    "raise": UNKNOWN,
+    "raise 0": UNKNOWN,
+    "raise 3": UNKNOWN,
+    "raise within": UNKNOWN,
     "raise caught": "finished",
+    "daemon thread": "finished",
+    "nested": "finished",
+    "error printed before": "finished",
+    "interrupt": "stopped SIGINT",
+    "interrupt caught": "finished",
+    "own hook": "failed ValueError: no data",
+    "own hook that fails": "failed ValueError: no data",
+    "own hook that exits": "failed ValueError: no data",
+    "rich": "failed ValueError: no data",
+    "own end": "stopped enough",
+    "own end, after": "finished",
+    "faulthandler": "failed ValueError: no data",
+    "hard exit": "killed",
+    "segfault": "killed",
+    "exec": "killed",
     "error": "failed ValueError: no data",
     "error in main": "failed ValueError: no data",
     "thread": "failed in Thread-1 (fail): ValueError: no data",
@@ -135,11 +218,11 @@ def test_a_record_says_how_its_program_ended(tmp_path: Path) -> None:
         for process in running:
             process.wait()
 
-    files = [run_file.read(folder.path) for folder in run_folders(open_project(project))]
+    views = [RunView(folder) for folder in run_folders(open_project(project))]
 
-    ends = {file.tag: f"{file.status} {file.newest.reason}".strip() for file in files}
+    ends = {view.tag: f"{view.status} {view.file.newest.reason}".strip() for view in views}
     assert ends == ENDS
-    assert all(file.sealed for file in files)
+    assert all(view.file.sealed for view in views if view.status != "killed")
 
 
 def test_a_program_is_left_as_it_was_when_its_last_run_ends(tmp_path: Path) -> None:

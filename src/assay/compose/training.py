@@ -45,6 +45,7 @@ from assay.query.diff import flat, write_value
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
 from assay.record.opening import start_attempt
+from assay.record.outside_inputs import noting_opened_files
 from assay.record.recorder import RunRecorder
 from assay.store.layout import find_project, run_folders
 
@@ -57,6 +58,7 @@ _DECISIVE = ("python", "machine", "packages.torch", "packages.numpy", "torch.", 
 """Keys of the environment whose change may change bits of a run."""
 
 
+@noting_opened_files()
 def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     """Train a config, recorded from before the first step to after the last.
 
@@ -253,6 +255,7 @@ class _Start:
     skipped: Sequence[Checkpoint] = ()
 
 
+@noting_opened_files()
 def resume_run(
     view: RunView, name: str, config: Config, launch: Launch, options: ResumeOptions
 ) -> RunResult:

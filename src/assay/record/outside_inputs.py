@@ -1,7 +1,8 @@
-"""Inputs that the code of a run names and its record does not hold: variables, files, libraries.
+"""Inputs of a run that its record does not hold: variables, files, edited libraries.
 
-Nothing here watches the training. The modules of the user that are loaded are searched for texts
-that name a variable of the environment or a file; what is made up while the code runs is not seen.
+Files are those that the process opens, by an audit hook, and those that the config names. Native
+readers and the workers of a loader open files unseen. Variables are those that the modules of the
+user name by a text.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import os
 import re
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from assay.record.environment import VARIABLES
 from assay.record.recorder import RunRecorder
@@ -29,17 +32,51 @@ _STEERING = ("PYTHON", "ASSAY", "LD_", "DYLD_")
 _MAX_HASHED_BYTES = 64 << 20
 _MAX_FILES = 256
 _MAX_IN_FOLDER = 64
+_MAX_OPENED = 10_000
+"""Paths that are kept until somebody looks: a data set may have a file for each sample."""
+
 _INSTALLED_NS = 60 * 10**9
 """Time within which an installer may write a file after the list of those that it installs."""
 
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SYSTEM = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sys", "/usr", "/var")
 
 Inputs = dict[str, dict[str, str]]
 
+_opened: dict[str, None] | None = None
+_is_hooked = False
+
+
+@contextmanager
+def noting_opened_files() -> Iterator[None]:
+    """Inside, note the files that this process opens for reading, for `look_for_inputs`."""
+    global _opened, _is_hooked
+    if not _is_hooked:  # it cannot be taken away again, and outside of here does nothing
+        _is_hooked = True
+        sys.addaudithook(_note_open)
+    before, _opened = _opened, {}
+    try:
+        yield
+    finally:
+        _opened = before
+
+
+def _note_open(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note a file; called for all audited events of all threads, so it is quick and never fails."""
+    if event != "open" or _opened is None or len(_opened) >= _MAX_OPENED:
+        return
+    path, _, flags = arguments
+    is_read = type(path) is str and not flags & (os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    if not is_read or path.endswith((".py", ".pyc")):
+        return
+    # What the house itself opens, as code that it keeps, is recorded in another way.
+    if not sys._getframe(1).f_code.co_filename.startswith(_OURS):
+        _opened[path] = None
+
 
 def look_for_inputs(recorder: RunRecorder, folders: Sequence[Path], values: object) -> None:
-    """Let the recorder's thread look once for what the code of a run reads, and again at the end.
+    """Let the recorder's thread look once for what a run has read, and again at the end.
 
     `folders` are those of the user's modules, `values` those of the config.
     """
@@ -48,6 +85,7 @@ def look_for_inputs(recorder: RunRecorder, folders: Sequence[Path], values: obje
         project.root,
         folders,
         texts_of(values),
+        {} if _opened is None else _opened,
         written=project.runs_dir,
         since_ns=recorder.run.newest.started_ns,
     )
@@ -68,7 +106,8 @@ class OutsideInputs:
     """Finder of the inputs of a run; a file that the run writes itself is none.
 
     `root` is the project, by which files in it are named; `folders` are those of the user's
-    modules, `texts` the values of the config, `written` folders that the run writes.
+    modules, `texts` the values of the config, `opened` the files that the process has opened,
+    `written` a folder that the run writes.
     """
 
     def __init__(
@@ -76,13 +115,15 @@ class OutsideInputs:
         root: Path,
         folders: Sequence[Path],
         texts: Iterable[str],
+        opened: Mapping[str, object],
         *,
         written: Path,
         since_ns: int,
     ) -> None:
         self._root = os.path.abspath(root)
         self._folders = tuple(dict.fromkeys([self._root, *map(os.path.abspath, folders)]))
-        self._texts = frozenset(texts)
+        self._texts = sorted({*texts} - {"", "."})
+        self._opened = opened
         self._written = os.path.abspath(written)
         self._since_ns = since_ns
         self._left_bytes = _MAX_HASHED_BYTES
@@ -100,13 +141,12 @@ class OutsideInputs:
         for path in self._new_libraries():
             if len(self._libraries) < _MAX_FILES:
                 self._libraries[path] = self._digest(path)
-        sources = [text for path in self._own if (text := _read(path)) is not None]
-        for path in self._files(sources):
-            if path not in self._digests:
+        for path in self._files():
+            if path not in self._digests and len(self._digests) < _MAX_FILES:
                 self._digests[path] = self._digest(path)
         files = {path: text for path, text in self._digests.items() if not self._is_written(path)}
         return {
-            "variables": _variables(sources),
+            "variables": _variables([text for path in self._own if (text := _read(path))]),
             "files": {self._name(path): text for path, text in sorted(files.items())},
             "libraries": {_library_name(path): text for path, text in self._libraries.items()},
             "edited_ns": {_library_name(path): _edited_ns(path) for path in self._libraries},
@@ -135,32 +175,24 @@ class OutsideInputs:
                         found.append(path)
         return found
 
-    def _files(self, sources: Sequence[str]) -> list[str]:
-        """Return the files that a text of the config or code names, or that lie in such a folder.
-
-        Of the code a folder counts only within the project: a name like `/tmp` says nothing.
-        """
-        in_code = dict.fromkeys(text for source in sources for text in _TEXT.findall(source))
-        bases = dict.fromkeys([os.getcwd(), self._root, *map(os.path.dirname, self._own)])
-        found: dict[str, None] = {}
-        for text in [*sorted(self._texts - {"", "."}), *in_code]:
-            for base in bases:
+    def _files(self) -> Iterator[str]:
+        """Yield the files that the config names, or that lie in a folder of it, and the opened."""
+        for text in self._texts:
+            for base in (os.getcwd(), self._root):
                 # No link is followed: a replay has links in the place of the data.
                 path = os.path.abspath(os.path.join(base, os.path.expanduser(text)))
-                if os.path.isfile(path):
-                    found[path] = None
-                elif self._is_data_folder(path, is_declared=text in self._texts):
-                    found.update(dict.fromkeys(_files_in(path)))
-        return [path for path in found if self._is_input(path)][:_MAX_FILES]
+                holds_project = (self._root + os.sep).startswith(path + os.sep)
+                found = [path] if holds_project or os.path.isfile(path) else _files_in(path)
+                yield from filter(self._is_input, found)
+        for path in map(os.path.abspath, list(self._opened)):
+            if self._is_inside(path) or _is_of_user(path):
+                yield from filter(self._is_input, [path])
 
     def _is_input(self, path: str) -> bool:
-        is_written = path.startswith(self._written + os.sep)
         name = os.path.basename(path)
-        return not is_written and not name.endswith((".py", ".pyc")) and not is_secret_file(name)
-
-    def _is_data_folder(self, path: str, *, is_declared: bool) -> bool:
-        holds_project = (self._root + os.sep).startswith(path + os.sep)
-        return (is_declared or self._is_inside(path)) and not holds_project and os.path.isdir(path)
+        is_code = name.endswith((".py", ".pyc")) or _PACKAGES in path
+        is_kept = is_code or path.startswith(self._written + os.sep) or is_secret_file(name)
+        return not is_kept and os.path.isfile(path)
 
     def _is_inside(self, path: str) -> bool:
         return any(path.startswith(folder + os.sep) for folder in self._folders)
@@ -188,6 +220,13 @@ class OutsideInputs:
     def _name(self, path: str) -> str:
         base = next((each for each in self._folders if path.startswith(each + os.sep)), "")
         return os.path.relpath(path, base).replace(os.sep, "/") if base else path
+
+
+def _is_of_user(path: str) -> bool:
+    """Return whether a file lies in no folder of the system, of libraries, of caches."""
+    places = (*_SYSTEM, sys.prefix, sys.base_prefix, tempfile.gettempdir())
+    is_hidden = f"{os.sep}." in path
+    return not is_hidden and not any(path.startswith(place + os.sep) for place in places)
 
 
 def texts_of(values: object) -> Iterator[str]:

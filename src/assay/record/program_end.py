@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import opcode
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from assay.core import signals
@@ -15,30 +17,30 @@ from assay.record.ending import ending
 End = tuple[EndStatus, str, str]
 """Status, reason and traceback."""
 
+_UNKNOWN: End = "stopped", "SystemExit, its code is unknown", ""
+"""End by a `raise SystemExit(...)`, of which Python keeps nothing. `sys.exit` tells its code."""
+
 
 class ProgramEnd:
     """Observer of `sys.exit` and of the errors of threads, between `watch` and `leave`.
 
-    An exit counts if nothing is logged after it: else somebody has caught it. The code of another
-    `raise SystemExit(...)` is unknown: such a program has reached its end.
+    A program whose main module has run to its end has finished. Another one has ended by the error
+    that Python printed, else by its last `sys.exit`, else in a way that nobody knows.
     """
 
     def __init__(self) -> None:
         self._finish: Callable[[], None] | None = None
-        self._count_calls: Callable[[], int] = lambda: 0
-        self._exit: tuple[SystemExit, int] | None = None
+        self._main: FrameType | None = None
+        self._exit: SystemExit | None = None
         self._of_thread: End | None = None
         self._of_child: BaseException | None = None
         self._undo: list[Callable[[], None]] = []
 
-    def watch(self, finish: Callable[[], None], count_calls: Callable[[], int]) -> None:
-        """Begin to observe, unless that is done; `finish` is called when the program ends.
-
-        `count_calls` returns how often `log` was called.
-        """
+    def watch(self, finish: Callable[[], None]) -> None:
+        """Begin to observe, unless that is done; `finish` is called when the program ends."""
         if self._finish is not None:
             return
-        self._finish, self._count_calls = finish, count_calls
+        self._finish = finish
         self._exit = self._of_thread = self._of_child = None
         atexit.register(finish)
         if _is_child():
@@ -46,7 +48,11 @@ class ProgramEnd:
             import traceback  # here: only children need it
 
             self._replace(traceback, "print_exc", self._around_print_exc)
+        elif not hasattr(sys, "ps1"):  # at a prompt each command has a frame of its own
+            self._main = _outermost_frame()
         self._replace(sys, "exit", self._around_exit)
+        if "_sitebuiltins" in sys.modules:
+            self._replace(sys.modules["_sitebuiltins"].Quitter, "__call__", self._around_quit)
         self._replace(threading, "excepthook", self._around_excepthook)
 
     def leave(self) -> None:
@@ -55,16 +61,15 @@ class ProgramEnd:
             atexit.unregister(self._finish)
         while self._undo:
             self._undo.pop()()
-        self._finish = None
+        self._finish = self._main = None
 
     def end(self) -> End:
         """Return how the program ends: by a signal, an error, its exit code or a failed thread."""
         error = signals.last_obeyed or sys.exc_info()[1] or self._of_child
-        if error is None and not hasattr(sys, "ps1"):
-            error = getattr(sys, "last_value", None)
-        if error is None and self._exit is not None:
-            exit, calls = self._exit
-            error = exit if calls == self._count_calls() else None
+        if error is None and self._main is not None and not _has_returned(self._main):
+            error = getattr(sys, "last_value", None) or self._exit
+            if error is None:
+                return _UNKNOWN
         return self.end_of_block(error)
 
     def end_of_block(self, error: BaseException | None) -> End:
@@ -86,11 +91,23 @@ class ProgramEnd:
 
     def _around_exit(self, before: Callable[..., Any]) -> Callable[..., Any]:
         def exit(status: Any = None, /) -> Any:
-            if threading.current_thread() is threading.main_thread():
-                self._exit = SystemExit(status), self._count_calls()
+            self._note_exit(status)
             return before(status)
 
         return exit
+
+    def _around_quit(self, before: Callable[..., Any]) -> Callable[..., Any]:
+        """The functions `exit` and `quit`, which are no `sys.exit`."""
+
+        def quit(quitter: Any, code: Any = None) -> Any:
+            self._note_exit(code)
+            return before(quitter, code)
+
+        return quit
+
+    def _note_exit(self, status: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._exit = SystemExit(status)
 
     def _around_print_exc(self, before: Callable[..., Any]) -> Callable[..., Any]:
         """From Python 3.13 on a child of `multiprocessing` prints its error before it ends."""
@@ -114,6 +131,19 @@ class ProgramEnd:
             return before(args)
 
         return excepthook
+
+
+def _outermost_frame() -> FrameType | None:
+    """Return the frame in which the main thread began: that of the main module, or of `-m`."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def _has_returned(frame: FrameType) -> bool:
+    """Return whether a frame stands at a return: one that an error has left stands elsewhere."""
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
 
 def _is_child() -> bool:

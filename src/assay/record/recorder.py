@@ -157,11 +157,6 @@ class RunRecorder(MediaKeeper):
         """Log values of several metrics at one step; on return they survive kill -9."""
         self._metrics.log(values, step)
 
-    @property
-    def log_calls(self) -> int:
-        """Number that grows with each call of `log`."""
-        return self._metrics.place
-
     def tell(self, fact: RunFact) -> None:
         """Append a fact to `events.jsonl`; `finish` does not repeat an `Ended` told before."""
         self._refuse_if_over()

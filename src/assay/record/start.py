@@ -196,7 +196,7 @@ _SHOWN: list[object] = [None]
 
 def finish_with_python(run: Run) -> Run:
     """End an unfinished run when Python ends: failed or stopped, if the program did."""
-    _PROGRAM.watch(_finish_open, _count_calls)
+    _PROGRAM.watch(_finish_open)
     _OPEN.append(run)
     return run
 
@@ -204,11 +204,6 @@ def finish_with_python(run: Run) -> Run:
 def has_open_run() -> bool:
     """Return whether a run of this process has not ended."""
     return bool(_OPEN)
-
-
-def _count_calls() -> int:
-    """Return how often the open runs have logged."""
-    return sum(run._recorder.log_calls for run in _OPEN if run._recorder is not None)
 
 
 def _finish_open() -> None:

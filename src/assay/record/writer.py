@@ -183,11 +183,6 @@ class MetricsWriter:
         return self._lost.total
 
     @property
-    def place(self) -> int:
-        """Place of the next row."""
-        return self._place
-
-    @property
     def last_step(self) -> int | None:
         """Greatest step of the last rows of this attempt, one a file; None before `close`."""
         return max(self._last_steps.values(), default=None)
