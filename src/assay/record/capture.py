@@ -42,7 +42,7 @@ class Capture:
         self._path = path
         self._told: set[str] = set()
         self._learnt: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._saved: dict[int, int] = {}
         self._sources: dict[
             int, int
@@ -80,13 +80,18 @@ class Capture:
 
         A child that still runs and prints goes on to be captured.
         """
-        if os.getpid() != self._pid or not self._put_back():
+        if os.getpid() != self._pid:
             return
-        if threading.current_thread() is self._watch:
-            return
-        if take_token(self._token[0]):
-            self._write_down()
-        else:
+        if self._saved and self._pump.poll() is None:
+            _flush_python()  # while it has the token: it reads what does not fit into the pipe
+        with self._lock:  # else a helper that ends takes the descriptors away meanwhile
+            if not self._saved:
+                return
+            is_ours = take_token(self._token[0])
+            self._put_back()
+            if is_ours:
+                self._write_down()
+        if not is_ours and threading.current_thread() is not self._watch:
             self._watch.join(DRAIN_S)  # it waits for the helper
 
     def _write_down(self) -> None:
@@ -160,8 +165,6 @@ class Capture:
         with self._lock:
             if not self._saved:
                 return False
-            if self._pump.poll() is None:
-                _flush_python()
             for descriptor, saved in self._saved.items():
                 os.dup2(saved, descriptor)
             self._saved = {}
@@ -172,10 +175,12 @@ class Capture:
         self._pump.wait()
         if self._pump.stdin is not None:
             self._pump.stdin.close()
-        for source in self._sources:
-            os.set_blocking(source, False)
-        self._pass_on()  # older than what will go to the console by itself
-        if self._put_back():
+        with self._lock:
+            for source in self._sources:
+                os.set_blocking(source, False)
+            self._pass_on()  # older than what will go to the console by itself
+            has_died = self._put_back()
+        if has_died:
             # Nobody may find the way closed who is in the middle of a line: it stays open until all
             # have let go.
             while self._sources:
