@@ -2,23 +2,32 @@
 
 A set is one choice from some axes; `FEATURES` lists all as "axis: choice". Where all choices of a
 set have a plain form, `train_by_hand` does the same in float64 with torch alone.
+`python feature_sets.py FOLDER RANK RANKS` resumes sets on several ranks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
+import os
 import random
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.optim import lr_scheduler as schedulers
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 from assay.core.events import Event, Handler
@@ -51,6 +60,12 @@ from assay.engine import (
     Weighted,
     evaluate,
 )
+from assay.engine.checkpoint.folder import load_parts
+from assay.engine.loop.engine_state import capture_state, restore
+from assay.engine.parallel import data_parallel
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of a rank, which is a process of its own
+from engine.toys import same_bits
 
 SIZE, BATCH, EPOCHS = 22, 4, 3
 """Five whole batches and one of two samples an epoch."""
@@ -142,6 +157,22 @@ class Net(nn.Module):
         return hidden
 
 
+class Adapted(nn.Module):
+    """Frozen network with a low-rank addition, and a buffer that no state_dict has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = Net().requires_grad_(False)
+        self.down, self.up = nn.Linear(4, 1, bias=False), nn.Linear(1, CLASSES, bias=False)
+        self.register_buffer("scale", torch.ones(()), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.scale.mul_(0.9)
+        inputs = inputs.to(self.down.weight.dtype)
+        return self.base(inputs) + self.up(self.down(inputs)) * self.scale
+
+
 class Own(Process):
     """Process whose attributes have states that nobody told the engine of."""
 
@@ -150,7 +181,7 @@ class Own(Process):
         self.critic = nn.Linear(4, 1)
         self.helpers = {"critic": torch.optim.Adam(self.critic.parameters(), lr=0.05)}
         self.schedulers = [schedulers.StepLR(self.helpers["critic"], 4, 0.5)]
-        self.average = torch.optim.swa_utils.AveragedModel(self.critic)
+        self.average = AveragedModel(self.critic)
         self.weight = Ramp(0.0, 0.5, over=9)
         self.state: Any = None
 
@@ -186,6 +217,92 @@ class Game(Process):
         losses = {"last": F.cross_entropy(logits, target), "first": logits.square().mean()}
         loss = losses["last"].detach()
         return losses, {"pred": logits.detach(), "target": target, "loss": loss}
+
+
+class Carried(Process):
+    """Process that carries a state from batch to batch, in attributes that its class lists."""
+
+    keeps = ("hidden", "seen")
+
+    def __init__(self, model: nn.Module, optimizer_step: Any, criterion: Any) -> None:
+        self.model, self.backward, self.criterion = model, optimizer_step, criterion
+        self.hidden: Any = None
+        self.seen = 0
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        logits = self.model(inputs)
+        if torch.is_grad_enabled():
+            self.seen += len(inputs)
+            if self.hidden is not None:
+                logits = logits + self.hidden / self.seen
+            self.hidden = logits.detach().mean(0)
+        loss = self.criterion(logits, target)
+        return loss, {"pred": logits.detach(), "target": target, "loss": loss.detach()}
+
+
+class Taught(Process):
+    """Distillation from a teacher that follows the model, and from one that never moves."""
+
+    def __init__(self, model: nn.Module, optimizer_step: Any, criterion: Any) -> None:
+        self.model, self.backward, self.criterion = model, optimizer_step, criterion
+        self.teacher = copy.deepcopy(model).requires_grad_(False)
+        self.frozen = Net().requires_grad_(False)
+
+    def forward_step(self, batch: Any) -> tuple[Any, Any]:
+        inputs, target = batch
+        logits = self.model(inputs)
+        loss = self.criterion(logits, target)
+        told = self.teacher(inputs).detach() + self.frozen(inputs)
+        pull = (logits - told).square().mean()
+        output = {"pred": logits.detach(), "target": target, "loss": loss.detach()}
+        return loss + 0.1 * pull, output
+
+    def update(self, step: int) -> bool:
+        done = super().update(step)
+        with torch.no_grad():
+            pairs = zip(self.teacher.parameters(), self.model.parameters(), strict=True)
+            for own, other in pairs:
+                own.lerp_(other, 0.3)
+        return done
+
+
+class Older:
+    """Trainer without a base class, which makes its updates with all that it holds."""
+
+    def __init__(self, model: nn.Module, optimizer_step: Any, criterion: Any) -> None:
+        self.model, self.criterion = model, criterion
+        (self.optimizer,) = optimizer_step.optimizers.values()
+        self.critic = nn.Linear(CLASSES, 1)
+        self.optim_d = torch.optim.Adam(self.critic.parameters())
+        self.schedules = [
+            schedulers.StepLR(self.optim_d, 2, 0.5),
+            schedulers.ExponentialLR(self.optimizer, 0.9),
+        ]
+        self.average = {"ema": AveragedModel(self.model)}
+        self.scaler = torch.amp.GradScaler("cpu", growth_interval=2)
+        self.noise = torch.Generator().manual_seed(5)
+
+    def training_step(self, batch: Any) -> dict[str, Any]:
+        logits = self.model(batch[0] + torch.rand(1, generator=self.noise))
+        loss = self.criterion(logits, batch[1]) + self.critic(logits).square().mean()
+        for optimizer in (self.optimizer, self.optim_d):
+            optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        for optimizer in (self.optimizer, self.optim_d):
+            self.scaler.step(optimizer)
+        self.scaler.update()
+        for schedule in self.schedules:
+            schedule.step()
+        self.average["ema"].update_parameters(self.model)
+        return {"loss": loss.detach()}
+
+    def update(self) -> None: ...
+
+    def forward_step(self, batch: Any) -> Any:
+        logits = self.model(batch[0])
+        loss = self.criterion(logits, batch[1])
+        return loss, {"pred": logits.detach(), "target": batch[1], "loss": loss.detach()}
 
 
 class Counter:
@@ -234,21 +351,22 @@ class InnerEvaluation:
     def handlers(self) -> list[Handler]:
         return [Handler(event=Event.EPOCH_END, fn=self.run)]
 
-    def items_called(self) -> list[Any]:
-        return [self.pipe]
-
     def run(self, engine: Engine) -> None:
         batches = Loader(TensorDataset(*samples(9, seed=2)), batch_size=4, split="inner")
-        found, _ = evaluate(engine.process, batches, split="inner")
+        found, _ = evaluate(engine.process, batches, split="inner", pipes=[self.pipe])
         self.pipe.total += found["inner/loss"]
         for group in engine.process.backward.optimizers[""].param_groups:
             group["weight_decay"] = 0.001 * self.pipe.total
 
 
 class CountingPipe:
-    """State of an evaluation."""
+    """Pipe of an evaluation, with a state."""
 
     total = 0.0
+
+    def __call__(self, output: Any) -> Any:
+        self.total += 1
+        return output
 
     def state_dict(self) -> dict[str, float]:
         return {"total": self.total}
@@ -275,8 +393,11 @@ class Recipe:
     accumulate: int = 1
     is_plain: bool = True
     dtype: torch.dtype = torch.float32
+    epochs: int = EPOCHS
 
-    def make(self, folder: Path, recorder: MemoryRecorder, **more: Any) -> tuple[Engine, Saver]:
+    def make(
+        self, folder: Path, recorder: MemoryRecorder, *, saving: str = "3 steps", **more: Any
+    ) -> tuple[Engine, Saver]:
         """Make the engine and its saver, both as new."""
         torch.manual_seed(0)
         model = self.model().to(self.dtype)
@@ -303,17 +424,30 @@ class Recipe:
         train = data
         if hasattr(data, "__getitem__"):
             sizes = {"batch_size": BATCH * self.accumulate, "accumulate": self.accumulate}
-            train = Loader(
-                data, **({} if "batch_sampler" in self.loading else sizes) | self.loading
-            )
-        saver = Saver(folder)
+            train = Loader(data, **sizes | self.loading | _share())
+        saver = Saver(folder, keep=99 if saving == "1 step" else 3)
         engine = Engine(
-            process, train, epochs=EPOCHS, seed=0, recorder=recorder, **self.engine, **more
+            process, train, epochs=self.epochs, seed=0, recorder=recorder, **self.engine, **more
         )
+        if dist.is_initialized():
+            data_parallel(engine, _mesh())
         for listener in self.listeners:
             engine.bus.extend(listener().handlers())
-        engine.bus.extend(Save(saver, every="3 steps", best=("valid/loss", "min")).handlers())
+        save = Save(saver, every=saving, best=("valid/loss", "min"), background=False)
+        engine.bus.extend(save.handlers())
         return engine, saver
+
+
+@cache
+def _mesh() -> DeviceMesh:
+    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("data",))
+
+
+def _share() -> dict[str, int]:
+    """Return what a loader is told of the other ranks."""
+    if not dist.is_initialized():
+        return {}
+    return {"rank": dist.get_rank(), "ranks": dist.get_world_size()}
 
 
 Change = Callable[[Recipe], None]
@@ -379,6 +513,10 @@ def _plateau(optimizer: torch.optim.Optimizer) -> TorchSchedule:
     return TorchSchedule(follower, metric="valid/loss")
 
 
+def _step_by_epochs(optimizer: torch.optim.Optimizer) -> TorchSchedule:
+    return TorchSchedule(schedulers.StepLR(optimizer, 1, 0.5), unit="epoch")
+
+
 def _sequence(optimizer: torch.optim.Optimizer) -> schedulers.LRScheduler:
     first = schedulers.LinearLR(optimizer, total_iters=4)
     second = schedulers.CosineAnnealingLR(optimizer, T_max=9)
@@ -416,7 +554,7 @@ def _evaluation(every: str, *splits: str) -> Change:
             split: Loader(TensorDataset(*samples(10, seed=1 + n)), batch_size=4)
             for n, split in enumerate(splits)
         }
-        return Evaluate(data, every=every)
+        return Evaluate(data, every=every, pipes=[CountingPipe()])
 
     def change(recipe: Recipe) -> None:
         recipe.listeners.append(make)
@@ -434,6 +572,7 @@ _axis(
     late_numpy=_net("late numpy"),
     late_random=_net("late random"),
     own_generator=_net("generator"),
+    adapter=_set(model=Adapted, is_plain=False),
 )
 _axis(
     "optimizer",
@@ -456,6 +595,7 @@ _axis(
     by_epochs=_own_schedule(lambda: WarmupLinear(warmup_epochs=1, unit="epoch")),
     noam=_own_schedule(lambda: Noam(16, warmup_steps=4)),
     step=_torch_schedule(lambda optimizer: schedulers.StepLR(optimizer, 4, 0.5)),
+    step_by_epochs=_set(schedule=_step_by_epochs, is_plain=False),
     one_cycle=_torch_schedule(
         lambda optimizer: schedulers.OneCycleLR(
             optimizer, 0.2, total_steps=20, cycle_momentum=False
@@ -505,6 +645,9 @@ _axis(
     "process",
     attributes=_set(process=Own, is_plain=False),
     two_optimizers=_set(process=Game, is_plain=False),
+    carried=_set(process=Carried, is_plain=False),
+    taught=_set(process=Taught, is_plain=False),
+    older=_set(process=Older, is_plain=False),
 )
 _axis(
     "evaluation",
@@ -546,6 +689,10 @@ CLASHES = [
     {"process: two optimizers", "optimizer: two groups"},
     {"process: attributes", "loss"},
     {"process: attributes", "window"},
+    {"process: carried", "loss"},
+    {"process: taught", "loss"},
+    {"process: older", "loss"},
+    {"process: older", "window"},
     {"process: attributes", "update: deferred"},
     {"data", "loss: some ignored"},
     {"data", "loss: windows ignored"},
@@ -595,6 +742,27 @@ def recipe_of(names: frozenset[str]) -> Recipe:
         axis, _, choice = name.partition(": ")
         AXES[axis][choice](recipe)
     return recipe
+
+
+def resume_everywhere(recipe: Recipe, folder: Path) -> list[str]:
+    """Train whole, and again from the checkpoint of each of its steps; return what differs."""
+    recorder = MemoryRecorder()
+    engine, saver = recipe.make(folder / "whole", recorder, saving="1 step")
+    engine.run()
+    state, found = capture_state(engine), list[str]()
+    for checkpoint in saver.complete()[0]:
+        step, again = checkpoint.step, MemoryRecorder()
+        resumed, _ = recipe.make(folder / "resumed", again, saving="never")
+        restore(resumed, load_parts(folder / "whole" / checkpoint.name))
+        resumed.run()
+        parts = capture_state(resumed)
+        names = [name for name in state if not same_bits(state[name], parts.get(name))]
+        found += [f"from step {step}: {name}" for name in names]
+        later = [point for point in recorder.points if point[1] > step]
+        if repr(sorted(later)) != repr(sorted(again.points)):
+            odd = {*map(repr, later)} ^ {*map(repr, again.points)}
+            found.append(f"from step {step}: {sorted(odd)[:4]}")
+    return found if engine.state.step >= 4 else [*found, "too few steps"]
 
 
 class _Broken(Exception):
@@ -678,3 +846,24 @@ def train_by_hand(recipe: Recipe) -> dict[str, Tensor] | None:
                     warnings.simplefilter("ignore")
                     scheduler.step()
     return dict(model.state_dict())
+
+
+def main(folder: str, rank: str, ranks: str, *sets: str) -> None:
+    """Resume each set everywhere on this rank; leave what differs in FOLDER/RANK.json."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", int(ranks))
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(ranks))
+    found = {}
+    for number, names in enumerate(sets):
+        recipe = recipe_of(frozenset(filter(None, names.split(" + "))))
+        recipe.epochs = 2
+        found[names] = resume_everywhere(recipe, Path(folder, f"{number}-{rank}"))
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
