@@ -24,8 +24,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn import functional as F
 from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
