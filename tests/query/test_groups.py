@@ -142,35 +142,3 @@ def test_a_run_without_a_config_stays_alone_whatever_groups_may_differ_in(
         ("none", 1),
         ("only-fold", 2),
     ]
-
-
-@pytest.mark.parametrize(
-    ("seeds", "statuses", "told"),
-    [
-        ((0, 1), ("finished", "finished"), []),
-        ((0, 0, 1), ("finished",) * 3, ["seed 0 counts twice"]),
-        ((0, 0, 0), ("finished", "finished", "failed"), ["seed 0 counts twice"]),
-        ((None, None), ("finished", "finished"), []),
-        ((0, 1), ("failed", "stopped"), ["none of its 2 runs has finished: 1 stopped, 1 failed"]),
-        ((0,), ("failed",), ["its run has not finished: 1 failed"]),
-    ],
-)
-def test_what_to_know_of_a_mean_is_told_with_it(
-    project: Project, seeds: tuple[int | None, ...], statuses: tuple[str, ...], told: list[str]
-) -> None:
-    for i, (seed, status) in enumerate(zip(seeds, statuses, strict=True)):
-        make_run(
-            project,
-            tag="a",
-            age_s=100 - i,
-            points={"acc": [0.5]},
-            config="lr = 1\n" if seed is None else f"seed = {seed}\nlr = 1\n",
-            attempt={"seedless_hash": "one", "status": status},
-            status=status,
-        )
-
-    table = grouped(project, "acc")
-
-    assert list(table.groups[0].warnings) == told
-    assert table.find_doubts() == [f"a: {each}" for each in told]
-    assert json.loads(table.to_json())[0].get("warnings", []) == told

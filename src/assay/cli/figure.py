@@ -128,6 +128,8 @@ def _print_values(recipe: FigureRecipe) -> None:
     echo("\n".join(align_rows(rows[:_SHOWN])))
     if rows[_SHOWN:]:
         echo(f"... and {len(rows) - _SHOWN} more")
+    for each in dict.fromkeys(each for panel in recipe.panels for each in panel.warnings):
+        echo(f"{paint('note:', 'yellow', on=use_color(sys.stderr))} {visible(each)}", err=True)
     left_out = {run: why for panel in recipe.panels for run, why in panel.left_out.items()}
     if left_out:
         named = [f"{run} ({visible(why)})" for run, why in left_out.items()]

@@ -411,14 +411,13 @@ class Catalog:
         return {str(run_id): value for run_id, value in pairs if value is not None}
 
     def repeats_of(self, run_id: str) -> list[str]:
-        """Return the ids of this run and of the finished runs that differ only in the seed."""
+        """Return the ids of this run and of the runs that differ from it only in the seed."""
         row = self.rows([run_id]).get(run_id)
         if row is None or not row.written.seedless_hash:
             return [run_id]
         alike = FieldComparison(Field("run", "group"), "=", row.written.seedless_hash)
-        ended = Both(alike, FieldComparison(Field("run", "status"), "=", "finished"))
         moments = self._look()
-        places = self._match(ended, moments, tests=False, hidden_label=ARCHIVED)
+        places = self._match(alike, moments, tests=False, hidden_label=ARCHIVED)
         return sorted({*Selection(self, places, moments).ids(), run_id})
 
     def look_again(self, selection: Selection) -> Selection:

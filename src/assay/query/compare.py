@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from assay.core.facts import COSTS
 from assay.core.formatting import name_some
 from assay.formats.run_file import Summary
 from assay.formats.verdict import Verdict
-from assay.query.columns import COLUMNS
 from assay.query.config_rows import flat_config
 from assay.query.diff import (
     code_store,
@@ -26,10 +25,9 @@ from assay.query.diff import (
     unwritten_settings,
 )
 from assay.query.groups import Spread, compute_spread
-from assay.query.observations import SEED, describe_members, merge_repeats
+from assay.query.observations import Members, merge_repeats
 from assay.query.run import RunView
 from assay.query.significance import TTest, welch
-from assay.store.cells import to_cell
 from assay.store.code_trees import CodeFile, read_tree
 from assay.store.series import read_series
 
@@ -112,11 +110,14 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
     config, equal_config = _differing(configs)
     environment, equal_environment = _differing(environments)
     code, equal_code, missing = compare_code(runs)
-    groups = [catalog.repeats_of(run.id) for run in runs]
-    ids = sorted({run_id for group in groups for run_id in group})
-    facts = catalog.select_ids(ids).values([COLUMNS["id"], SEED, COLUMNS["status"]])
-    known = {run: (seed, status) for run, seed, status in zip(*facts, strict=True)}
-    metrics = _metrics(runs, groups, catalog, {run: seed for run, (seed, _) in known.items()})
+    alike = [catalog.repeats_of(run.id) for run in runs]
+    members = Members.of(catalog.select_ids(sorted(set(chain.from_iterable(alike)))))
+    repeats = [
+        members.at([place for place, run_id in enumerate(members.ids) if run_id in group])
+        for group in alike
+    ]
+    groups = [[each.ids[place] for place in each.counted] for each in repeats]
+    metrics = _metrics(runs, groups, catalog, members)
     partings = tuple(None if run is runs[0] else first_parting(runs[0], run) for run in runs)
     found = RunComparison(
         tuple(runs),
@@ -131,7 +132,11 @@ def compare(runs: Sequence[RunView], catalog: Catalog) -> RunComparison:
         partings,
         tuple(len(group) for group in groups),
         verdicts=_verdicts(runs),
-        warnings=tuple(_find_doubts(runs, groups, known)),
+        warnings=tuple(
+            f"{run.id}: {told}"
+            for run, each in zip(runs, repeats, strict=True)
+            for told in each.describe(are_merged=True)
+        ),
     )
     return RunComparison(**{**_fields(found), "sentence": _sentence(found)})
 
@@ -205,23 +210,11 @@ def _change(path: str, first: Mapping[str, CodeFile], tree: Mapping[str, CodeFil
     return "" if ours.digest == theirs.digest else "changed"
 
 
-def _find_doubts(
-    runs: Sequence[RunView],
-    groups: Sequence[Sequence[str]],
-    known: Mapping[str, tuple[Any, str]],
-) -> Iterator[str]:
-    """Yield what to know of the repeats of each run, of which those with one seed are one."""
-    for run, group in zip(runs, groups, strict=True):
-        seeds, statuses = zip(*(known[each] for each in group if each in known), strict=True)
-        for each in describe_members([""] * len(seeds), seeds, statuses):
-            yield f"{run.id}: {each.replace('counts', 'was run')}"
-
-
 def _metrics(
     runs: Sequence[RunView],
     groups: Sequence[Sequence[str]],
     catalog: Catalog,
-    seeds: Mapping[str, Any],
+    members: Members,
 ) -> tuple[MetricRow, ...]:
     summaries = [run.summaries for run in runs]
     names = list(dict.fromkeys(name for each in summaries for name in each))
@@ -236,7 +229,7 @@ def _metrics(
         spreads: tuple[Spread | None, ...] = (None,) * len(runs)
         tests: tuple[TTest | None, ...] = (None,) * len(runs)
         if name in values:
-            observed = {run: run if seed is None else to_cell(seed) for run, seed in seeds.items()}
+            observed = {run: members.observe(place) for place, run in enumerate(members.ids)}
             samples = [
                 merge_repeats({run: values[name].get(run) for run in group}, observed)
                 for group in groups

@@ -13,7 +13,7 @@ from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
 from assay.query.naming import ShownName, name_together
-from assay.query.observations import SEED, SETTING, choose_counted, describe_members
+from assay.query.observations import SETTING, Members, choose_counted, describe_equal
 from assay.query.significance import sample_deviation
 from assay.store.cells import Cell, from_cell, identify, in_order, is_equal, to_cell
 from assay.store.summaries import mean
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BY_CONFIG = "config"
 """The grouping of runs that differ in nothing but their seed."""
 
+_COUNTS = ("epoch", "step")
+"""Metrics that are the same in all repeats by design."""
 _OF_NEWEST = ("tag", "created", "age")
 
 
@@ -156,19 +158,19 @@ class Grouping:
         """Return some of the groups in their order."""
         keys = self._keys[offset:][:limit]
         within = [place for key in keys for place in self._members[key]]
-        lists = self._selection.at(within).values([SETTING, SEED, *columns])
-        settings, seeds, *cells_of = (dict(zip(within, values, strict=True)) for values in lists)
+        shown = self._selection.at(within)
+        cells_of = [dict(zip(within, values, strict=True)) for values in shown.values(columns)]
+        facts = Members.of(shown)
+        end = 0
         found = []
         for key, name in zip(keys, self._names(keys), strict=True):
             members = self._members[key]
             counted = self._choose(key)
             pairs = zip(columns, cells_of, strict=True)
             cells = tuple(_merge(column, values, members, counted) for column, values in pairs)
-            told = describe_members(
-                [settings[place] for place in members],
-                [seeds[place] for place in members],
-                [self._statuses[place] for place in members],
-            )
+            begin, end = end, end + len(members)
+            told = facts.at(range(begin, end)).describe(are_merged=False)
+            told += _describe_constants(columns, cells)
             ids = tuple(self._ids[place] for place in members)
             finished = sum(self._statuses[place] == "finished" for place in members)
             group = RunGroup(
@@ -234,6 +236,16 @@ class Grouping:
             else ""
             for config, sources in configs
         ]
+
+
+def _describe_constants(columns: Sequence[Column], cells: Sequence[Any]) -> list[str]:
+    """Return the measured metrics of which several runs came to the very same value."""
+    told = [
+        describe_equal(cell.count, cell.std, column.name)
+        for column, cell in zip(columns, cells, strict=True)
+        if isinstance(cell, Spread) and column.kind == "metric" and column.name not in _COUNTS
+    ]
+    return list(filter(None, told))
 
 
 def _merge(

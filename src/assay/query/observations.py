@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from assay.query.columns import COLUMNS, Column, show_value
-from assay.store.cells import Cell, to_cell
+from assay.store.cells import Cell, from_cell, to_cell
 from assay.store.conditions import Field
 from assay.store.summaries import mean
 
@@ -40,6 +40,87 @@ class Observations:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Facts of runs by which their numbers are judged, each in the order of the runs.
+
+    `changed` has the settings that a resume changed, in words, by key.
+    """
+
+    ids: Sequence[str]
+    settings: Sequence[Any]
+    seeds: Sequence[Any]
+    statuses: Sequence[str]
+    changed: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def of(cls, selection: Selection) -> Members:
+        """Return the facts of selected runs."""
+        facts = [COLUMNS["id"], SETTING, SEED, COLUMNS["status"]]
+        ids, settings, seeds, statuses = selection.values(facts)
+        return cls(ids, settings, seeds, statuses, selection.items("changed"))
+
+    def at(self, places: Sequence[int]) -> Members:
+        """Return the facts of the runs at these places."""
+        return Members(
+            [self.ids[place] for place in places],
+            [self.settings[place] for place in places],
+            [self.seeds[place] for place in places],
+            [self.statuses[place] for place in places],
+            [self.changed[place] for place in places],
+        )
+
+    @property
+    def counted(self) -> Sequence[int]:
+        """Places of the runs whose numbers count."""
+        return choose_counted(range(len(self.ids)), self.statuses.__getitem__)
+
+    def observe(self, place: int) -> tuple[Any, Cell]:
+        """Return the observation that a run is of: its config and seed, or itself without one."""
+        seed = self.seeds[place]
+        return self.settings[place], self.ids[place] if seed is None else to_cell(seed)
+
+    def describe(self, *, are_merged: bool) -> list[str]:
+        """Return what to know before the mean of these runs is believed.
+
+        `are_merged` says that runs of one config and seed are one observation of it.
+        """
+        told = [describe_unfinished(self.statuses), self._describe_uncounted()]
+        counts = Counter(
+            self.observe(place) for place in self.counted if self.seeds[place] is not None
+        )
+        seeds = {from_cell(seed): count for (_, seed), count in counts.items() if count > 1}
+        if are_merged and seeds:
+            told.append(f"runs of one seed are one observation: {_name_seeds(seeds)}")
+        elif seeds:
+            told += [f"seed {show_value(seed)} counts {_times(seeds[seed])}" for seed in seeds]
+        return [*filter(None, told), *self._describe_changed()]
+
+    def _describe_uncounted(self) -> str:
+        left_out = set(range(len(self.ids))) - set(self.counted)
+        if not left_out:
+            return ""
+        runs = "1 run does" if len(left_out) == 1 else f"{len(left_out)} runs do"
+        return f"{runs} not count: {_count_statuses(self.statuses[place] for place in left_out)}"
+
+    def _describe_changed(self) -> Iterator[str]:
+        """Yield the settings that a resume changed in runs that count."""
+        texts = Counter(
+            (key, text) for place in self.counted for key, text in self.changed[place].items()
+        )
+        for (key, text), count in texts.items():
+            part = "" if count == len(self.counted) else f" in {count} of {len(self.counted)} runs"
+            yield f"a resume changed {key}{part}: {text}"
+
+
+def describe_equal(count: int, deviation: float | None, name: str = "") -> str:
+    """Return that several values of a mean are all the same, "" where they are not."""
+    if count < 2 or deviation != 0:
+        return ""
+    of = f" of {name}" if name else ""
+    return f"all {count} values{of} are the same, so the deviation is 0"
+
+
 def choose_counted(runs: Sequence[_Run], status: Callable[[_Run], object]) -> Sequence[_Run]:
     """Return the runs whose numbers count: those that finished.
 
@@ -51,32 +132,28 @@ def choose_counted(runs: Sequence[_Run], status: Callable[[_Run], object]) -> Se
 
 def read_observations(selection: Selection, column: Column) -> Observations:
     """Return what runs observed of a column of numbers; nan and inf are left out."""
-    facts = [COLUMNS["id"], COLUMNS["status"], SETTING, SEED, column]
-    ids, statuses, settings, seeds, cells = selection.values(facts)
-    counted = choose_counted(range(len(ids)), lambda place: statuses[place])
+    members = Members.of(selection)
+    (cells,) = selection.values([column])
+    counted = set(members.counted)
     places: dict[tuple[Any, Cell], list[int]] = {}
     left_out: dict[str, str] = {}
-    for place, (run, cell) in enumerate(zip(ids, cells, strict=True)):
+    for place, (run, cell) in enumerate(zip(members.ids, cells, strict=True)):
         if place not in counted:
-            left_out[run] = statuses[place]
+            left_out[run] = members.statuses[place]
         elif cell is None:
             left_out[run] = f"no {column.name}"
         elif not is_finite(cell):
             left_out[run] = f"{column.name} {show_value(cell)}"
         else:
-            seed = run if seeds[place] is None else to_cell(seeds[place])
-            places.setdefault((settings[place], seed), []).append(place)
-    values, repeats = {}, []
-    for same in places.values():
-        first, *others = same
-        values[ids[first]] = mean([float(cells[place]) for place in same])
-        repeats += [ids[place] for place in others]
-    repeated = [show_value(seeds[same[0]]) for same in places.values() if len(same) > 1]
-    warnings = [describe_unfinished(statuses)]
-    warnings += [f"runs of one seed are one observation: {_name_seeds(repeated)}"] * bool(repeated)
-    if len(values) > 1 and len(set(values.values())) == 1:
-        warnings.append(f"all {len(values)} values are the same, so the deviation is 0")
-    return Observations(values, tuple(repeats), left_out, tuple(filter(None, warnings)))
+            places.setdefault(members.observe(place), []).append(place)
+    means = [mean([float(cells[place]) for place in same]) for same in places.values()]
+    firsts = [members.ids[same[0]] for same in places.values()]
+    repeats = [members.ids[place] for same in places.values() for place in same[1:]]
+    is_equal = len(means) > 1 and len(set(means)) == 1
+    warnings = members.describe(are_merged=True)
+    warnings += filter(None, [describe_equal(len(means), 0.0 if is_equal else None)])
+    values = dict(zip(firsts, means, strict=True))
+    return Observations(values, tuple(repeats), left_out, tuple(warnings))
 
 
 def merge_repeats(values: Mapping[str, Any], observed: Mapping[str, Any]) -> list[float]:
@@ -91,32 +168,20 @@ def merge_repeats(values: Mapping[str, Any], observed: Mapping[str, Any]) -> lis
     return list(map(mean, found.values()))
 
 
-def describe_members(
-    settings: Sequence[Any], seeds: Sequence[Any], statuses: Sequence[str]
-) -> list[str]:
-    """Return what is to be said of the mean and deviation of runs, each of which counts there."""
-    counted = choose_counted(range(len(statuses)), lambda place: statuses[place])
-    times = Counter(
-        (settings[place], to_cell(seeds[place])) for place in counted if seeds[place] is not None
-    )
-    told = []
-    for (_, seed), count in times.items():
-        if count > 1:
-            often = "twice" if count == 2 else f"{count} times"
-            told.append(
-                f"seed {seed if isinstance(seed, int) else show_value(seed)} counts {often}"
-            )
-    return [*filter(None, [describe_unfinished(statuses)]), *told]
-
-
 def describe_unfinished(statuses: Sequence[str]) -> str:
     """Return that none of the runs finished, and what they came to; "" where one did."""
     if not statuses or "finished" in statuses:
         return ""
-    found = Counter(statuses)
-    parts = (f"{count} {status}" for status, count in found.items())
     runs = "its run has not" if len(statuses) == 1 else f"none of its {len(statuses)} runs has"
-    return f"{runs} finished: {', '.join(parts)}"
+    return f"{runs} finished: {_count_statuses(statuses)}"
+
+
+def _count_statuses(statuses: Iterable[str]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(Counter(statuses).items()))
+
+
+def _times(count: int) -> str:
+    return "twice" if count == 2 else f"{count} times"
 
 
 def is_finite(value: Any) -> bool:
@@ -125,6 +190,5 @@ def is_finite(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def _name_seeds(seeds: Sequence[str]) -> str:
-    known = list(dict.fromkeys(seeds))
-    return f"seed{'s' * (len(known) > 1)} {', '.join(known)}"
+def _name_seeds(seeds: Collection[Any]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(show_value, seeds))}"

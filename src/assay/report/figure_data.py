@@ -10,7 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -89,13 +89,15 @@ class FigureItem:
 class Panel:
     """Axes of a figure: `title` is what is measured, `axes` what it is measured against.
 
-    `left_out` has the reason for each run that is not shown, by id.
+    `left_out` has the reason for each run that is not shown, by id; `warnings` say what to know
+    before the means are believed.
     """
 
     title: str
     axes: tuple[str, ...] = ()
     items: tuple[FigureItem, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class _Group:
     runs: tuple[str, ...]
     counted: Sequence[str]
     cells: Mapping[str, Any]
+    warnings: tuple[str, ...]
 
 
 class _ChosenRuns:
@@ -161,6 +164,7 @@ class _ChosenRuns:
                 each.ids,
                 choose_counted(each.ids, self._statuses.__getitem__),
                 dict(zip([key.name for key in keys], each.cells, strict=True)),
+                each.warnings,
             )
             for place, each in enumerate(groups)
         ]
@@ -198,7 +202,8 @@ def read_panels(catalog: Catalog, request: FigureRequest) -> tuple[Panel, ...]:
             panels = _read_matrices(chosen)
         case _:
             panels = _read_points(chosen)
-    return tuple(panels)
+    told = [f"{group.label}: {each}" for group in chosen.group() for each in group.warnings]
+    return tuple(replace(panel, warnings=tuple(told)) for panel in panels)
 
 
 def spell_value(value: Any) -> str:

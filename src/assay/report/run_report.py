@@ -111,7 +111,7 @@ def report_runs(where: str, project: Project) -> ReportDocument:
     commands += [f"assay rerun {view.id}" for view in views if view.file.config_path]
     spread = Prose("± is the sample standard deviation over the finished runs of a row.")
     sections: dict[str, Iterable[Block]] = {
-        "Result": [CellGrid(head, rows, 1), spread],
+        "Result": [CellGrid(head, rows, 1), spread, *map(Prose, groups.find_doubts())],
         "Test": _tests(views[::-1], project, keys),
         "Curves": _group_curves(catalog, where, views),
         "Runs": [CellGrid([each.name for each in runs.columns], runs.shown_rows())],

@@ -42,6 +42,7 @@ class CompareFacts(Model):
     partings: tuple[CurveDivergence | None, ...]
     repeats: tuple[int, ...]
     verdicts: list[VerdictFacts]
+    warnings: tuple[str, ...]
 
 
 @router.get("/api/compare")

@@ -58,13 +58,17 @@ class RunLine(Model):
 
 
 class GroupLine(Model):
-    """Runs that are alike, the newest first; `name` tells them from the other groups."""
+    """Runs that are alike, the newest first; `name` tells them from the other groups.
+
+    `warnings` say what to know before the means are believed.
+    """
 
     name: str
     key: list[str | float | int | None]
     newest: RunLine
     ids: list[str]
     cells: list[Spread | float | int | str | None]
+    warnings: list[str]
 
 
 class ColumnHead(Model):
@@ -331,6 +335,7 @@ def _group(group: RunGroup, newest: RunRow, columns: Sequence[Column]) -> GroupL
         newest=line_of(newest),
         ids=list(group.ids),
         cells=cells,
+        warnings=spell_for_page(list(group.warnings)),
     )
 
 
