@@ -146,10 +146,10 @@ def test_what_was_left_behind_is_a_branch_and_damage_is_told_once(
     said = assay("import", "tensorboard", str(logs))
 
     assert len(said.err.splitlines()) == 1
-    assert "it ends inside of a record at byte 884" in said.err
+    assert "truncated record in data; what follows its first 20 events was left out" in said.err
     view = find_run("resumed")
     assert view.metric("loss").values.tolist() == [0, 1, 2, 3.5, 4.5, 5.5, 6.5, 7.5]
-    assert "ends inside of a record" in " ".join(assay("show", "killed").out.split())
+    assert "truncated record in data" in " ".join(assay("show", "killed").out.split())
 
 
 def test_a_run_that_went_on_is_taken_anew_and_keeps_what_was_said_of_it(
@@ -299,6 +299,17 @@ def test_what_no_file_of_ours_can_hold_is_kept_as_text(assay: Assay, project: Pr
     assert sum("kept as text" in each for each in warnings) >= 3
     assert sum("A curve was left out" in each for each in warnings) == 1
     assert sum("gone could not be copied" in each for each in warnings) == 1
+
+
+@pytest.mark.parametrize("tool", ["tensorboard", "mlflow", "wandb"])
+def test_a_library_that_is_not_installed_is_named_with_its_extra(
+    assay: Assay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    said = assay("import", tool, str(tmp_path))
+
+    assert (said.code, f"pip install 'assay[{tool}]'" in said.err) == (2, True)
 
 
 def test_wrong_words_are_answered(assay: Assay, project: Project, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Folders of other trackers in which something is a link: nothing behind it is brought in."""
+"""Folders of other trackers in which something is a link, or is no file."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -24,50 +25,59 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_whatever_leads_out_of_a_folder_is_as_if_it_were_not_there(
-    name: str, tmp_path: Path
-) -> None:
+def test_of_what_leads_out_of_a_folder_nothing_is_read(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path / "given")
     outside = tmp_path / "outside"
+    all_runs = runs_in(FOLDERS[name], root)
+    assert all_runs and None not in all_runs.values()
     for place in sorted(root.rglob("*")):
         shutil.move(place, outside)
         without = runs_in(FOLDERS[name], root)
         place.symlink_to(outside)
-        assert runs_in(FOLDERS[name], root) == without, place
+        with_link = runs_in(FOLDERS[name], root)
         place.unlink()
         shutil.move(outside, place)
 
-    assert runs_in(FOLDERS[name], root)
+        for key, run in with_link.items():
+            assert run is None or run == without.get(key), place
 
 
-def test_a_run_of_mlflow_that_is_given_alone_has_the_name_of_its_experiment(tmp_path: Path) -> None:
-    root = unpacked("mlflow-files", tmp_path)
-    (run,) = root.glob("mlruns/*/*/artifacts")
-    of_all = {source.key: source.read().about for source in mlflow.find(root)}
+@pytest.mark.parametrize(
+    ("find", "name"),
+    [
+        (mlflow.find, "mlruns/meta.yaml"),
+        (mlflow.find, "mlflow.db"),
+        (mlflow.find, "mlruns/1/run/meta.yaml"),
+        (tensorboard.find, "run/events.out.tfevents.1"),
+        (wandb.find, "run-1.wandb"),
+    ],
+)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
+    find: Callable[[Path], list[ForeignSource]], name: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / name)
 
-    (alone,) = mlflow.find(run.parent)
+    with pytest.raises((InputError, OSError)):
+        find(tmp_path)
 
-    assert alone.read().about == of_all[alone.key]
 
-
-def runs_in(find: Callable[[Path], list[ForeignSource]], root: Path) -> list[Any]:
-    """Return all that is imported but the warnings, and that no file lies outside of `root`."""
+def runs_in(find: Callable[[Path], list[ForeignSource]], root: Path) -> dict[str, Any]:
+    """Return what is imported of each run but its warnings; None of one that is refused."""
     try:
-        sources = find(root)
+        return {source.key: contents_of(source, root) for source in find(root)}
     except InputError:
-        return []
-    return [contents_of(source, root) for source in sources]
+        return {}
 
 
 def contents_of(source: ForeignSource, root: Path) -> Any:
     try:
         run = source.read()
     except AssayError:
-        return source.key
+        return None
     files = [file.source for file in run.files]
     assert all(file.resolve().is_relative_to(root) for file in files if isinstance(file, Path))
     return (
-        source.key,
         source.name,
         repr((run.tag, run.desc, run.config, run.values, run.about, run.labels, run.environment)),
         (run.status, run.points, run.metrics),

@@ -91,41 +91,6 @@ def test_what_a_restart_left_behind_is_a_branch(runs: dict[str, ForeignRun]) -> 
     assert list(loss.on_curve().values[:, 0]) == [0, 1, 2, 3.5, 4.5, 5.5, 6.5, 7.5]
 
 
-def test_a_file_that_ends_inside_of_an_event_gives_the_others_and_says_where(
-    runs: dict[str, ForeignRun],
-) -> None:
-    run = runs["killed"]
-
-    assert list(run.blocks[0].steps) == list(range(19))
-    (warning,) = run.warnings
-    assert "events.out.tfevents" in warning
-    assert warning.endswith("it ends inside of a record at byte 884")
-
-
-def test_a_damaged_event_is_passed_over_and_a_damaged_length_ends_the_file(
-    logs: Path, tmp_path: Path
-) -> None:
-    (whole,) = (logs / "sweep" / "lr=0.1").iterdir()
-    data = bytearray(whole.read_bytes())
-    (first,) = struct.unpack_from("<Q", data)
-    second = first + 16
-
-    def read(changed: int) -> ForeignRun:
-        copy = bytearray(data)
-        copy[changed] ^= 0x40
-        (tmp_path / whole.name).write_bytes(copy)
-        return find(tmp_path)[0].read()
-
-    value, length = read(second + 20), read(second + 1)
-
-    assert list(value.blocks[0].steps) == [1, 2]
-    assert value.warnings[0].endswith(f"a record is damaged at byte {second}")
-    assert not length.blocks
-    assert length.warnings[0].endswith(
-        f"the length of a record is damaged; what follows cannot be read at byte {second}"
-    )
-
-
 @given(
     cut=st.integers(0, 904), flip=st.none() | st.tuples(st.integers(0, 903), st.integers(1, 255))
 )
@@ -151,19 +116,25 @@ def test_whatever_happened_to_a_file_it_is_read_and_never_believed(
     assert len(run.warnings) <= 1
 
 
-def test_many_events_are_checked_as_well_as_few(tmp_path: Path) -> None:
-    file = EventFile(tmp_path)
-    for step in range(100):
-        file.scalars([("a", step / 2)], step, 1.0 + step)
-    file.close()
-    data = bytearray(file.path.read_bytes())
-    data[-6] ^= 1  # of the last value
-    file.path.write_bytes(data)
+@pytest.mark.parametrize(
+    ("at", "flip", "words"),
+    [(-1, 0, "truncated record in data"), (20, 0x40, "event crc32"), (1, 0x40, "header crc32")],
+)
+def test_a_file_is_read_up_to_its_first_damage_and_that_is_said(
+    logs: Path, tmp_path: Path, at: int, flip: int, words: str
+) -> None:
+    (whole,) = (logs / "sweep" / "lr=0.1").iterdir()
+    data = bytearray(whole.read_bytes())
+    (first,) = struct.unpack_from("<Q", data)
+    data[at + (first + 16 if flip else 0)] ^= flip
+    (tmp_path / whole.name).write_bytes(data if flip else data[:at])
 
     run = find(tmp_path)[0].read()
 
-    assert list(run.blocks[0].values[:, 0]) == [step / 2 for step in range(99)]
-    assert "a record is damaged" in run.warnings[0]
+    assert [len(block.steps) for block in run.blocks] == ([] if flip else [3])
+    (warning,) = run.warnings
+    assert str(tmp_path / whole.name) in warning and words in warning
+    assert f"its first {1 if flip else 4} events" in warning
 
 
 def test_a_run_is_known_by_its_first_event_wherever_it_lies(logs: Path, tmp_path: Path) -> None:

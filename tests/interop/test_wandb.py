@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.json_format import ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import InputError, RecordError
-from assay.interop.foreign_run import ForeignRun
-from assay.interop.protobuf import ProtobufError, fields
+from assay.interop.foreign_run import ForeignRun, quiet_library
 from assay.interop.wandb import find
 from assay.interop.wandb_log import WandbLog
 from foreign_files import unpacked
@@ -125,26 +125,20 @@ def test_the_attempts_of_a_resumed_run_are_one_run(tmp_path: Path) -> None:
     assert alone.run_id == found.run_id  # imported again after it was resumed, it is the same run
 
 
-def message(*numbered: tuple[int, bytes | str | int]) -> bytes:
-    """A message of protocol buffers with these fields."""
-
-    def varint(number: int) -> bytes:
-        low, rest = number & 0x7F, number >> 7
-        return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
-
-    def encode(number: int, value: bytes | str | int) -> bytes:
-        if isinstance(value, int):
-            return varint(number << 3) + varint(value)
-        data = value.encode() if isinstance(value, str) else value
-        return varint(number << 3 | 2) + varint(len(data)) + data
-
-    return b"".join(encode(number, value) for number, value in numbered)
+def record(**parts: Any) -> Any:
+    """A record of wandb with these parts."""
+    with quiet_library():
+        from wandb.proto.wandb_internal_pb2 import Record
+    return ParseDict(parts, Record())
 
 
-def history(step: int, at_s: int, values: dict[str, float]) -> bytes:
+def history(step: int, at_s: int, values: dict[str, float]) -> Any:
     items = {**values, "_step": step, "_timestamp": at_s}
-    rows = [(1, message((1, name), (16, json.dumps(value)))) for name, value in items.items()]
-    return message((2, message(*rows)))
+    return record(history={"item": written(items)})
+
+
+def written(values: dict[str, Any]) -> list[dict[str, str]]:
+    return [{"key": name, "value_json": json.dumps(value)} for name, value in values.items()]
 
 
 Attempts = list[list[tuple[int, dict[str, float]]]]
@@ -208,9 +202,10 @@ def test_a_resumed_run_leaves_only_what_it_logged_again(how: str) -> None:
 
 def test_a_resumed_run_keeps_what_its_beginning_alone_said_of_it() -> None:
     log = WandbLog()
-    log.add(message((17, message((1, "r1"), (3, "points"), (6, "pair"), (7, "train")))))
+    of_run = {"run_id": "r1", "project": "points"}
+    log.add(record(run={**of_run, "run_group": "pair", "job_type": "train"}))
     log.begin_attempt()
-    log.add(message((17, message((1, "r1"), (3, "points"), (7, "test")))))
+    log.add(record(run={**of_run, "job_type": "test"}))
 
     assert (log.about["group"], log.about["job_type"]) == ("pair", "test")
 
@@ -230,16 +225,17 @@ def test_a_summary_that_a_program_set_is_kept_beside_the_curve(
     log.begin_attempt()
     log.add(history(0, 1_000_000, {"acc": 0.9, "loss": 0.5}))
     log.add(history(1, 1_000_001, {"acc": 0.5, "loss": 0.25, "bad": math.nan}))
-    items = [(1, message((1, name), (16, json.dumps(each)))) for name, each in summary.items()]
-    log.add(message((3, message(*items))))
+    log.add(record(summary={"update": written(summary)}))
     if ended:
-        log.add(message((18, message((1, 0), (2, 5)))))
+        log.add(record(exit={"runtime": 5}))
 
     assert dict(log.results()) == results
 
 
 @pytest.mark.parametrize("at", [20_000, 40_000])
-def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path, at: int) -> None:
+def test_a_log_is_read_up_to_its_first_damage_and_that_is_said(
+    folder: Path, tmp_path: Path, at: int
+) -> None:
     (whole,) = folder.glob("wandb/*killed01/*.wandb")
     data = bytearray(whole.read_bytes())
     data[at] ^= 1
@@ -248,10 +244,10 @@ def test_behind_damage_it_goes_on_at_the_next_block(folder: Path, tmp_path: Path
     run = find(tmp_path)[0].read()
 
     steps = list(run.blocks[0].steps)
-    assert steps == sorted(set(steps))
-    assert 60 < len(steps) < WHOLE
-    assert (steps[-1] == WHOLE - 1) == (at < 32_768)
-    assert len(run.warnings) == 1
+    assert steps == list(range(len(steps)))
+    assert 0.2 < len(steps) / WHOLE < 0.9
+    (warning,) = run.warnings
+    assert "a record is damaged at byte" in warning
 
 
 @given(data=st.binary(max_size=300))
@@ -261,9 +257,10 @@ def test_whatever_stands_in_a_file_is_read_or_refused(
     path = tmp_path_factory.mktemp("any") / "run-any.wandb"
     path.write_bytes(b":W&B\xe1\xbe\x00" + data)
 
-    assert find(path.parent)[0].read().points == 0
-    with contextlib.suppress(ProtobufError):
-        assert all(number >= 0 for number, _ in fields(data))
+    try:
+        assert find(path.parent)[0].read().points == 0
+    except RecordError as error:
+        assert "It cannot be read" in error.what
 
 
 def test_names_in_the_rows_are_no_paths(folder: Path, tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def make_huge(file: Path) -> None:
 
 def plant(root: Path, mark: Path) -> None:
     """Put settings and modules into each folder; give those a hostile name that may have one."""
+    # In those of MLflow's metrics each file is one, and a module none that it could read.
     folders = [root, *(path for path in root.rglob("*") if path.is_dir())]
+    folders = [path for path in folders if "metrics" not in path.parts]
     for folder in sorted(folders, key=lambda path: -len(path.parts)):
         (folder / ".assay").mkdir()
         (folder / ".assay" / "settings.toml").write_text(SETTINGS.format(mark=mark))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from assay.cli.terminal import echo, show_progress
-from assay.core.errors import AssayError, InputError, did_you_mean
+from assay.core.errors import AssayError, InputError, MissingExtraError, did_you_mean
 from assay.core.formatting import count, name_some
 from assay.core.ids import id_of_folder
 from assay.core.terminal import elide, visible
@@ -26,8 +27,8 @@ _TAG_CHARACTERS = 40
 @click.command(
     name="import",
     help="Make records of what another tracker left in DIR: TensorBoard's event files, MLflow's"
-    " mlruns or mlflow.db, wandb's offline runs. Nothing is changed there, and a run that is here"
-    " already is passed over.",
+    " mlruns or mlflow.db, wandb's offline runs. Their own libraries read them (pip install"
+    " 'assay[mlflow]'). Nothing is changed there, and a run that is here already is passed over.",
 )
 @click.argument("tool", metavar="tensorboard|mlflow|wandb")
 @click.argument("folder", metavar="DIR")
@@ -69,6 +70,8 @@ def _find(tool: str, folder: Path) -> list[ForeignSource]:
         raise InputError(
             "This is a file, not a folder.", where=str(folder), fix="give the folder that holds it"
         )
+    if importlib.util.find_spec(tool) is None:
+        raise MissingExtraError(f"`assay import {tool}`", extra=tool)
     from assay.interop import mlflow, tensorboard, wandb
 
     try:

@@ -15,11 +15,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import google_crc32c
+
 from assay.core.directory import create_file, make_directory
-from assay.interop.checksummed_records import masked_crc32c
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DT_STRING = 7
+_MASK_DELTA = 0xA282EAD8
 
 
 class EventFile:
@@ -139,4 +141,10 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    return struct.pack("<I", masked_crc32c(data))
+    """Return the CRC-32C of `data` as a TFRecord has it, rotated and shifted by a constant.
+
+    >>> _masked_crc(b"123456789").hex()
+    'e5b08ac7'
+    """
+    crc: int = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF)

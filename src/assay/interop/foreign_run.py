@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +14,9 @@ from typing import Any, Literal
 
 from assay.core.errors import RecordError
 from assay.core.facts import EndStatus
+from assay.core.formatting import size
 from assay.core.ids import run_id_of
-from assay.core.regular_file import FileTooLargeError, read_bytes
+from assay.core.regular_file import hollowness, open_regular, read_bytes
 from assay.formats.metrics_file import KeySet
 from assay.store.series import Block
 
@@ -22,6 +26,13 @@ MAX_BYTES = 8 << 30
 MAX_FILES = 200_000
 MAX_FOLDERS_DEEP = 50
 _MAX_NS = (1 << 63) - 1
+_VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # since 3.17 its folders are no longer opened unasked
+    "MLFLOW_SQLALCHEMYSTORE_POOLCLASS": "NullPool",  # a connection that is kept keeps the file open
+    "WANDB_ERROR_REPORTING": "false",
+}
+"""Set while a library is imported and called."""
 _KINDS = {
     ".png": "image",
     ".jpg": "image",
@@ -135,12 +146,44 @@ def media_kind(name: str) -> str:
     return _KINDS.get(os.path.splitext(name)[1].lower(), "")
 
 
+@contextlib.contextmanager
+def quiet_library() -> Iterator[None]:
+    """Import or call a tracker's own library: quietly, without messages to its maker.
+
+    What it would say of a file is said by us.
+    """
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    level = logging.root.manager.disable
+    os.environ.update(_VARIABLES)
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def check_foreign_file(path: Path) -> None:
+    """Raise OSError where a path is no file, RecordError where it is too large for a library."""
+    os.close(open_regular(path, follow=True))
+    about = path.stat()
+    if about.st_size > MAX_BYTES:
+        what = f"The file is too large: it has {size(about.st_size)}."
+        raise RecordError(what, where=str(path), fix=f"At most {size(MAX_BYTES)} are read")
+    if why := hollowness(about):
+        raise RecordError(f"The file is too large: {why}.", where=str(path))
+
+
 def read_file(path: Path) -> bytes:
     """Read a whole file; OSError where it is none, RecordError where it is too large."""
-    try:
-        return read_bytes(path, MAX_BYTES, follow=True)
-    except FileTooLargeError as error:
-        raise RecordError(f"The file is too large: {error.strerror}.", where=str(path)) from error
+    check_foreign_file(path)
+    return read_bytes(path, MAX_BYTES, follow=True)
 
 
 def files_below(folder: Path, root: Path, *, left_out: list[str]) -> Iterator[tuple[str, Path]]:

@@ -1,12 +1,10 @@
-"""Runs out of TensorBoard's event files: each folder that holds some is one run."""
+"""Runs out of TensorBoard's event files, read by its library: each folder with some is one run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
-import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,57 +15,22 @@ from typing import Any
 from assay.core.errors import InputError
 from assay.core.facts import EndStatus
 from assay.core.regular_file import read_start
-from assay.interop import protobuf
-from assay.interop.checksummed_records import Trouble, tf_records
 from assay.interop.foreign_run import (
     ForeignFile,
     ForeignRun,
     ForeignSource,
     block_of,
+    check_foreign_file,
     is_inside,
     ns_of,
     paths_below,
-    read_file,
+    quiet_library,
 )
-from assay.interop.protobuf import Field, ProtobufError, by_number, part, text, whole
 from assay.store.series import Block
 
 _MARK = "tfevents"
 _FIRST_BYTES = 64
 _TEXT_SUFFIX = "/text_summary"
-_HPARAMS = "_hparams_/"
-_SESSION_START, _STATUS_FAILED = 1, 2
-_STRING = 7
-_VARINT = rb"[\x80-\xff]*[\x00-\x7f]"
-# An event that holds one plain scalar, as most do: time, step, summary, value, tag and its length,
-# number.
-_SCALAR = re.compile(
-    rb"\x09(.{8})(?:\x10("
-    + _VARINT
-    + rb"))?\x2a"
-    + _VARINT
-    + rb"\x0a"
-    + _VARINT
-    + rb"\x0a([\x00-\x7f])(.*)\x15(.{4})",
-    re.DOTALL,
-)
-_TIME_AND_VALUE = struct.Struct("<df")
-# By the number that TensorBoard has for a type: how `struct` reads one of it, and the field that
-# has it otherwise.
-_TYPES = {
-    1: ("f", 5),
-    2: ("d", 6),
-    3: ("i", 7),
-    4: ("B", 7),
-    5: ("h", 7),
-    6: ("b", 7),
-    9: ("q", 10),
-    10: ("?", 11),
-    17: ("H", 7),
-    22: ("I", 16),
-    23: ("Q", 17),
-}
-_BFLOAT16, _HALF = 14, 19
 
 
 def find(root: Path) -> list[ForeignSource]:
@@ -105,16 +68,9 @@ def _source_of(name: str, folder: Path, paths: list[Path]) -> ForeignSource:
 
 def _read(name: str, paths: list[Path]) -> ForeignRun:
     log = _EventLog()
-    warnings = []
+    warnings: list[str] = []
     for path in paths:
-        trouble = Trouble(path)
-        for offset, record in tf_records(read_file(path), trouble):
-            try:
-                log.add(record)
-            except (ProtobufError, struct.error):
-                trouble.add(offset, "a record is no event")
-        if trouble.lost:
-            warnings.append(str(trouble))
+        warnings += _add_file(log, path)
     if log.left_out:
         counted = ", ".join(f"{count} of {what}" for what, count in sorted(log.left_out.items()))
         warnings.append(f"What a record has no place for was left out: {counted}")
@@ -132,6 +88,32 @@ def _read(name: str, paths: list[Path]) -> ForeignRun:
     )
 
 
+def _add_file(log: _EventLog, path: Path) -> list[str]:
+    """Add the events of a file up to the first that cannot be read; return a warning of it."""
+    check_foreign_file(path)
+    with quiet_library():
+        from google.protobuf.message import DecodeError
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        # The reader below EventFileLoader, which keeps its errors to itself.
+        from tensorboard.compat.tensorflow_stub.errors import DataLossError, OutOfRangeError
+        from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+    reader = PyRecordReader_New(str(path.absolute()))
+    count = 0
+    try:
+        while True:
+            reader.GetNext()
+            log.add(Event.FromString(reader.record()))
+            count += 1
+    except OutOfRangeError:
+        return []
+    except (DataLossError, DecodeError) as error:
+        why = getattr(error, "message", str(error)).removeprefix(f"{path.absolute()} ")
+        return [f"{path} {why}; what follows its first {count} events was left out"]
+    finally:
+        reader.file_handle.close()
+
+
 @dataclass(slots=True)
 class _Curve:
     steps: list[int] = field(default_factory=list)
@@ -145,7 +127,6 @@ class _EventLog:
     """State of a run, as the events so far said."""
 
     curves: dict[str, _Curve] = field(default_factory=dict)
-    by_tag: dict[bytes, _Curve] = field(default_factory=dict)
     plugins: dict[str, str] = field(default_factory=dict)
     files: list[ForeignFile] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
@@ -156,41 +137,16 @@ class _EventLog:
     status: EndStatus = "finished"
     reason: str = ""
 
-    def add(self, record: bytes) -> None:
-        plain = _SCALAR.fullmatch(record)
-        if plain is not None and len(plain[4]) == plain[3][0]:
-            self._scalar(*plain.groups())
-            return
-        time_ns = step = 0
-        for number, value in protobuf.fields(record):
-            if number == 1:
-                time_ns = ns_of(protobuf.double(value))
-            elif number == 2 and isinstance(value, int):
-                step = protobuf.to_int64(value)
-            elif number == 5:
-                for inner, each in protobuf.fields(protobuf.part_bytes(value)):
-                    if inner == 1:
-                        self._value(protobuf.part_bytes(each), step, time_ns)
-            elif number == 7 and whole(part([value])[1]) == _SESSION_START:
-                self._start(step)
-            elif number in (4, 9):
+    def add(self, event: Any) -> None:
+        time_ns = ns_of(event.wall_time)
+        match event.WhichOneof("what"):
+            case "summary":
+                for value in event.summary.value:
+                    self._value(value, event.step, time_ns)
+            case "session_log" if event.session_log.status == event.session_log.START:
+                self._start(event.step)
+            case "graph_def" | "meta_graph_def":
                 self.left_out["graphs"] += 1
-        self._note_time(time_ns)
-
-    def _scalar(self, time: bytes, step: bytes | None, _: bytes, tag: bytes, value: bytes) -> None:
-        """The same for one plain scalar, in half the time."""
-        seconds, number = _TIME_AND_VALUE.unpack(time + value)
-        time_ns = ns_of(seconds)
-        self._note_time(time_ns)
-        one = self.by_tag.get(tag)
-        if one is None:
-            one = self.by_tag[tag] = self._curve(tag.decode("utf-8", "replace"))
-        one.steps.append(protobuf.to_int64(protobuf.varint(step, 0)[0]) if step is not None else 0)
-        one.times_ns.append(time_ns)
-        one.values.append(number)
-        one.branches.append(0)
-
-    def _note_time(self, time_ns: int) -> None:
         if time_ns:
             self.first_ns = self.first_ns or time_ns
             self.last_ns = max(self.last_ns, time_ns)
@@ -207,95 +163,56 @@ class _EventLog:
                 if each >= step and not one.branches[i]:
                     one.branches[i] = self.starts
 
-    def _value(self, message: bytes, step: int, time_ns: int) -> None:
-        tag, simple, value = "", None, None
-        for number, each in protobuf.fields(message):
-            if number == 1:
-                tag = protobuf.as_text(each)
-            elif number == 2:
-                simple = protobuf.single(each)
-            else:
-                value = value or {}
-                value[number] = each
-        if simple is not None:
-            self._point(tag, simple, step, time_ns)
-        elif value is not None:
-            self._other(tag, value, step, time_ns)
+    def _value(self, value: Any, step: int, time_ns: int) -> None:
+        kind = value.WhichOneof("value")
+        # Often only the first value of a tag names the plugin that shows it.
+        plugin = value.metadata.plugin_data.plugin_name or self.plugins.get(value.tag, "")
+        self.plugins[value.tag] = plugin
+        if kind == "simple_value":
+            self._point(value.tag, value.simple_value, step, time_ns)
+        elif plugin == "hparams":
+            self._hparams(value.metadata.plugin_data.content)
+        elif kind == "histo":
+            self._histogram(value.tag, *_buckets(value.histo), step, time_ns)
+        elif kind in ("image", "audio"):
+            media = getattr(value, kind)
+            data = media.encoded_image_string if kind == "image" else media.encoded_audio_string
+            self._keep(value.tag, data, kind, step, time_ns)
+        elif kind == "tensor":
+            self._tensor(value.tag, plugin, value.tensor, step, time_ns)
+
+    def _tensor(self, tag: str, plugin: str, tensor: Any, step: int, time_ns: int) -> None:
+        from tensorboard.util.tensor_util import make_ndarray
+
+        try:
+            values = make_ndarray(tensor).ravel().tolist()
+        except (ValueError, TypeError, MemoryError):  # a type or a shape that is none
+            self.left_out[plugin or "tensors"] += 1
+            return
+        match plugin:
+            case "text":
+                text = b"\n\n".join(values)
+                self._keep(tag.removesuffix(_TEXT_SUFFIX), text, "text", step, time_ns)
+            case "images" if len(values) > 2:
+                for data in values[2:]:  # the first two are width and height
+                    self._keep(tag, data, "image", step, time_ns)
+            case "audio" if values:
+                for data in values[::2]:  # each with a label
+                    self._keep(tag, data, "audio", step, time_ns)
+            case "histograms" if len(values) % 3 == 0:
+                edges = [*values[::3], *values[1::3][-1:]]
+                self._histogram(tag, edges, values[2::3], 0.0, 0.0, step, time_ns)
+            case "scalars" | "" if len(values) == 1 and isinstance(values[0], int | float):
+                self._point(tag, values[0], step, time_ns)
+            case _:
+                self.left_out[plugin or "tensors"] += 1
 
     def _point(self, tag: str, value: float, step: int, time_ns: int) -> None:
-        one = self._curve(tag)
+        one = self.curves.get(tag) or self.curves.setdefault(tag, _Curve())
         one.steps.append(step)
         one.times_ns.append(time_ns)
         one.values.append(value)
         one.branches.append(0)
-
-    def _curve(self, tag: str) -> _Curve:
-        return self.curves.get(tag) or self.curves.setdefault(tag, _Curve())
-
-    def _other(self, tag: str, value: dict[int, Field], step: int, time_ns: int) -> None:
-        plugin, content = self._plugin(tag, value.get(9))
-        if 4 in value:
-            self._keep(
-                tag,
-                protobuf.part_bytes(by_number(protobuf.part_bytes(value[4]))[4][-1]),
-                "image",
-                step,
-                time_ns,
-            )
-        elif 5 in value:
-            self._histogram(tag, *_buckets(part([value[5]])), step, time_ns)
-        elif 6 in value:
-            self._keep(
-                tag,
-                protobuf.part_bytes(by_number(protobuf.part_bytes(value[6]))[4][-1]),
-                "audio",
-                step,
-                time_ns,
-            )
-        elif plugin == "hparams":
-            self._hparams(content)
-        elif 8 in value:
-            self._tensor(tag, plugin, part([value[8]]), step, time_ns)
-
-    def _plugin(self, tag: str, metadata: Field | None) -> tuple[str, bytes]:
-        """Return the plugin that shows a tag; often only its first value names it."""
-        if metadata is not None:
-            about = part(part([metadata])[1])
-            self.plugins[tag] = text(about[1]) or self.plugins.get(tag, "")
-            return self.plugins[tag], protobuf.part_bytes(about[2][-1]) if about[2] else b""
-        return self.plugins.get(tag, ""), b""
-
-    def _tensor(
-        self, tag: str, plugin: str, tensor: dict[int, list[Field]], step: int, time_ns: int
-    ) -> None:
-        texts = (
-            [protobuf.part_bytes(each) for each in tensor[8]] if whole(tensor[1]) == _STRING else []
-        )
-        if plugin == "text":
-            self._keep(tag.removesuffix(_TEXT_SUFFIX), b"\n\n".join(texts), "text", step, time_ns)
-        elif plugin == "images" and len(texts) > 2:
-            for data in texts[2:]:  # the first two are width and height
-                self._keep(tag, data, "image", step, time_ns)
-        elif plugin == "audio" and texts:
-            for data in texts[::2]:  # each with a label
-                self._keep(tag, data, "audio", step, time_ns)
-        elif (
-            plugin == "histograms"
-            and (numbers := _numbers(tensor)) is not None
-            and len(numbers) % 3 == 0
-        ):
-            lefts = numbers[::3]
-            rights = numbers[1::3]
-            counts = numbers[2::3]
-            self._histogram(tag, [*lefts, *rights[-1:]], counts, 0.0, 0.0, step, time_ns)
-        elif (
-            plugin in ("scalars", "")
-            and (numbers := _numbers(tensor)) is not None
-            and len(numbers) == 1
-        ):
-            self._point(tag, numbers[0], step, time_ns)
-        else:
-            self.left_out[plugin or "tensors"] += 1
 
     def _histogram(
         self,
@@ -317,11 +234,13 @@ class _EventLog:
         self._keep(tag, json.dumps(about).encode(), "histogram", step, time_ns)
 
     def _hparams(self, content: bytes) -> None:
-        about = by_number(content)
-        for entry in part(about[3])[1]:
-            pair = by_number(protobuf.part_bytes(entry))
-            self.config[text(pair[1])] = _plain(pair[2])
-        if about[4] and whole(part(about[4])[1]) == _STATUS_FAILED:
+        from tensorboard.plugins.hparams.api_pb2 import Status
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+        about = HParamsPluginData.FromString(content)
+        for name, value in about.session_start_info.hparams.items():
+            self.config[name] = _plain(value)
+        if about.session_end_info.status == Status.Value("STATUS_FAILURE"):
             self.status = "failed"
             self.reason = "so its hyperparameters say"
 
@@ -331,70 +250,32 @@ class _EventLog:
         )
 
 
-def _buckets(histogram: dict[int, list[Field]]) -> tuple[list[float], list[float], float, float]:
+def _buckets(histogram: Any) -> tuple[list[float], list[float], float, float]:
     """Return edges, counts, sum, and sum of squares, from the first filled bucket to the last."""
-    limits = protobuf.numbers_in(histogram[6], "d")
-    counts = protobuf.numbers_in(histogram[7], "d")
-    low = _last_double(histogram.get(1))
-    high = _last_double(histogram.get(2))
-    total = _last_double(histogram.get(4))
-    squares = _last_double(histogram.get(5))
+    limits = list(histogram.bucket_limit)
+    counts = list(histogram.bucket)
     used = [i for i, count in enumerate(counts) if count]
     if not used or len(limits) != len(counts):
-        return [low, high], [float(sum(counts))], total, squares
+        edges = [histogram.min, histogram.max]
+        return edges, [float(sum(counts))], histogram.sum, histogram.sum_squares
     first = used[0]
     last = used[-1]
-    begin = max(low, limits[first - 1]) if first else low
+    # The outermost limits of torch and TensorBoard are as wide as a float.
+    begin = max(histogram.min, limits[first - 1]) if first else histogram.min
     edges = [begin, *limits[first : last + 1]]
-    if high >= edges[-2]:
-        edges[-1] = min(edges[-1], high)
-    return edges, counts[first : last + 1], total, squares
+    if histogram.max >= edges[-2]:
+        edges[-1] = min(edges[-1], histogram.max)
+    return edges, counts[first : last + 1], histogram.sum, histogram.sum_squares
 
 
-def _last_double(values: list[Field] | None) -> float:
-    return protobuf.double(values[-1]) if values else 0.0
+def _plain(value: Any) -> Any:
+    """Return a google.protobuf.Value as a value of Python, whole numbers as such."""
+    from google.protobuf.json_format import MessageToDict, ParseError
 
-
-def _numbers(tensor: dict[int, list[Field]]) -> list[float] | None:
-    """All numbers of a tensor; None when it holds something else."""
-    kind = whole(tensor[1])
-    if kind in (_BFLOAT16, _HALF):
-        return _half_numbers(tensor, kind)
-    if kind not in _TYPES:
-        return None
-    form, field_number = _TYPES[kind]
-    if tensor[4]:
-        numbers = protobuf.numbers_in(tensor[4], form)
-    else:
-        numbers = protobuf.numbers_in(tensor[field_number], form if form in "fd" else "v")
-    return [float(each) for each in numbers]
-
-
-def _half_numbers(tensor: dict[int, list[Field]], kind: int) -> list[float]:
-    """Return the numbers of a tensor of float16 or bfloat16."""
-    bits = [int(each) for each in protobuf.numbers_in(tensor[13], "v")]
-    if bits:
-        halves = struct.pack(f"<{len(bits)}H", *bits)
-    else:
-        halves = b"".join(map(protobuf.part_bytes, tensor[4]))
-    if kind == _HALF:
-        return list(struct.unpack(f"<{len(halves) // 2}e", halves))
-    # A bfloat16 is the upper half of a float32.
-    wide = b"".join(b"\0\0" + halves[i : i + 2] for i in range(0, len(halves), 2))
-    return list(struct.unpack(f"<{len(wide) // 4}f", wide))
-
-
-def _plain(values: list[Field]) -> Any:
-    """google.protobuf.Value."""
-    for number, value in protobuf.fields(protobuf.part_bytes(values[-1])) if values else ():
-        match number:
-            case 2:
-                found = protobuf.double(value)
-                return int(found) if found.is_integer() and abs(found) < 1 << 53 else found
-            case 3:
-                return protobuf.as_text(value)
-            case 4:
-                return bool(value)
-            case 6:
-                return [_plain([each]) for each in by_number(protobuf.part_bytes(value))[1]]
-    return None
+    try:
+        plain = MessageToDict(value)
+    except (ParseError, ValueError):  # JSON has no NaN
+        return value.number_value
+    if isinstance(plain, float) and plain.is_integer() and abs(plain) < 1 << 53:
+        return int(plain)
+    return plain

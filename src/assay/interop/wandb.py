@@ -1,11 +1,13 @@
-"""Reader of wandb's run folders: `wandb/*run-*/run-*.wandb`, and the files beside it."""
+"""Runs of wandb, by its own messages: `wandb/*run-*/run-*.wandb`, and the files beside it."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ from assay.core.errors import InputError, RecordError
 from assay.core.facts import EndStatus
 from assay.core.regular_file import read_start
 from assay.formats.json_codec import parse_json
-from assay.interop.checksummed_records import Trouble, log_records
 from assay.interop.foreign_run import (
     ForeignFile,
     ForeignRun,
@@ -22,13 +23,11 @@ from assay.interop.foreign_run import (
     files_below,
     is_inside,
     media_kind,
+    quiet_library,
     read_file,
 )
-from assay.interop.protobuf import ProtobufError
-from assay.interop.wandb_log import Medium, WandbLog
+from assay.interop.wandb_log import HEAD, DamagedLogError, Medium, WandbLog, log_records
 
-_HEAD = b":W&B\xe1\xbe"
-_HEAD_BYTES = 7
 _BEGINNING_BYTES = 1 << 20
 _OUTPUT = "output.log"
 _MEDIA = {
@@ -75,14 +74,30 @@ def find(root: Path) -> list[ForeignSource]:
 
 def _beginning(path: Path) -> WandbLog:
     """Read what a file says of its run, without its rows."""
-    data = read_start(path, _BEGINNING_BYTES, follow=True)
     log = WandbLog()
-    if data.startswith(_HEAD):
-        for _, record in log_records(data, _HEAD_BYTES, Trouble(path)):
-            log.add_or_pass(record)
-            if log.run:
+    with contextlib.suppress(*_unreadable()):
+        for record in _records(read_start(path, _BEGINNING_BYTES, follow=True)):
+            log.add(record)
+            if log.run_id:
                 break
     return log
+
+
+def _records(data: bytes) -> Iterator[Any]:
+    """Yield the records of a file; one of `_unreadable` at the first that cannot be read."""
+    with quiet_library():
+        from wandb.proto.wandb_internal_pb2 import Record
+    if not data.startswith(HEAD):
+        raise DamagedLogError("it is no file of wandb: it begins otherwise")
+    for record in log_records(data):
+        yield Record.FromString(record)
+
+
+def _unreadable() -> tuple[type[Exception], ...]:
+    """Return the errors of a damaged frame, message or JSON."""
+    with quiet_library():
+        from google.protobuf.message import DecodeError
+    return DecodeError, ValueError, RecursionError
 
 
 def _source_of(parts: list[tuple[Path, WandbLog]], root: Path) -> ForeignSource:
@@ -135,18 +150,19 @@ def _read(paths: list[Path], root: Path) -> ForeignRun:
 
 
 def _add_file(log: WandbLog, path: Path) -> list[str]:
-    """Add the records of an attempt to the log; return a warning where some cannot be read."""
-    data = read_file(path)
-    if not data.startswith(_HEAD):
-        raise RecordError("This is no file of wandb: it begins otherwise.", where=str(path))
+    """Add the records of an attempt up to one that cannot be read; return a warning of that."""
     log.begin_attempt()
-    trouble = Trouble(path)
-    for offset, record in log_records(data, _HEAD_BYTES, trouble):
-        try:
+    count = 0
+    data = read_file(path)
+    try:
+        for record in _records(data):
             log.add(record)
-        except (ProtobufError, ValueError, RecursionError):
-            trouble.add(offset, "a record is not one of wandb")
-    return [str(trouble)] if trouble.lost else []
+            count += 1
+    except _unreadable() as error:
+        if not count:
+            raise RecordError(f"It cannot be read: {error}.", where=str(path)) from error
+        return [f"{path}: {error}; what follows its first {count} records was left out"]
+    return []
 
 
 def _ending(exit_code: int | None) -> tuple[EndStatus, str]:
