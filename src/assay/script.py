@@ -276,9 +276,10 @@ def _find_recorded(address: str, project: Project) -> RunView:
 def _resume(view: RunView, project: Project, tree: Table, spec: AttemptSpec) -> RunRecorder:
     """Begin a further attempt of a run that a script has recorded."""
     from assay.config import changed_keys, load
+    from assay.query.diff import change_facts
 
     old = load(view.folder.config_toml).root
-    changed = [change.key for change in changed_keys(old, tree)]
+    changes = changed_keys(old, tree)
     steps = [each.step for each in view.checkpoints if each.step is not None]
     step = max(steps, default=max((each.step for each in view.summaries.values()), default=0))
     print(
@@ -287,8 +288,8 @@ def _resume(view: RunView, project: Project, tree: Table, spec: AttemptSpec) -> 
     is_here = authorship.is_at_home(view.folder, view.file)  # else its paths are not followed
     return start_attempt(
         view.folder,
-        spec if changed else replace(spec, config_toml=None),
+        spec if changes else replace(spec, config_toml=None),
         from_step=step,
         project=Project(Path(view.file.project)) if is_here and view.file.project else project,
-        changed=changed,
+        changed=change_facts(changes, step),
     )

@@ -253,6 +253,9 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
         ("net.py",),
     )
     assert "code changed: net.py" in (only_run(toy) / "log.txt").read_text()
+    events = assay("log", "last", "--events").stdout
+    assert "data.train.source.size: not given -> 30\n" in events
+    assert "optimizer.lr: 0.01 -> 0.1\n" in events
 
 
 @pytest.mark.thorough

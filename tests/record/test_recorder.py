@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from assay.core.errors import InputError, LeaseError, RecordError
-from assay.core.facts import Ended, Evaluated, Started, Warned
+from assay.core.facts import Changed, Ended, Evaluated, Started, Warned
 from assay.formats import lease as leases
 from assay.formats import run_file
 from assay.formats.event_log import read_events
@@ -317,7 +317,7 @@ def test_a_resumed_run_goes_on_in_the_same_folder(project: Project) -> None:
         AttemptSpec(config_toml="lr = 2\n", config_hash="two", keep_code=False),
         from_step=6,
         checkpoint="step-6",
-        changed=["lr"],
+        changed=[Changed(what="lr", step=6, before="1", after="2")],
     ) as again:
         assert run_file.read(run.folder.path).status == "running"
         assert not run_file.read(run.folder.path).sealed
@@ -339,9 +339,9 @@ def test_a_resumed_run_goes_on_in_the_same_folder(project: Project) -> None:
         *range(1, 8),
         *range(7, 11),
     ]
-    assert Started(attempt=2, step=6, checkpoint="step-6") in [
-        each.fact for each in read_events(run.folder.events)
-    ]
+    facts = [each.fact for each in read_events(run.folder.events)]
+    begin_of_second = facts.index(Started(attempt=2, step=6, checkpoint="step-6"))
+    assert facts[begin_of_second + 1] == Changed(what="lr", step=6, before="1", after="2")
     assert run.folder.config_toml.read_text() == "lr = 2\n"
     assert (run.folder.config_dir / "before-attempt-2" / "config.toml").read_text() == "lr = 1\n"
 

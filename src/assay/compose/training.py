@@ -41,7 +41,7 @@ from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder
 from assay.formats.manifest import describe_damage
 from assay.formats.run_file import Attempt
-from assay.query.diff import flat, write_value
+from assay.query.diff import change_facts, flat, write_value
 from assay.query.find import best_or_latest, checkpoint_of, describe_newer_damage, find
 from assay.query.run import RunView
 from assay.record.opening import start_attempt
@@ -275,7 +275,8 @@ def resume_run(
 
     with open_run_scope(config, launch, joins=True, resumes=view.id) as scope:
         prepared = make_engine(scope, launch, saver_folder=view.folder.checkpoints)
-        prepared.notes += [f"changed: {each.key}  {describe_change(each)}" for each in changes]
+        facts = change_facts(changes, 0)
+        prepared.notes += [f"changed: {it.what}  {it.before} -> {it.after}" for it in facts]
         start = _restore(prepared, view, name, changed, verify=options.verify)
         if start is None:
             # Killed before its first checkpoint: it begins as it did then.
@@ -290,7 +291,7 @@ def resume_run(
             return run_attempt(prepared, NullRecorder, config, launch)
 
         def begin() -> RunRecorder:
-            return _begin(prepared, view, start, config, launch, options, changed)
+            return _begin(prepared, view, start, config, launch, options, changes)
 
         return run_attempt(prepared, begin, config, launch)
 
@@ -335,7 +336,7 @@ def _begin(
     config: Config,
     launch: Launch,
     options: ResumeOptions,
-    changed: Sequence[str],
+    changes: Sequence[KeyChange],
 ) -> RunRecorder:
     """Open the record for a new attempt, and log what is different from the attempt before."""
     secrets = secrets_of(config)
@@ -347,14 +348,14 @@ def _begin(
         view.folder,
         replace(
             spec,
-            config_toml=config_toml if changed else None,
+            config_toml=config_toml if changes else None,
             seeds={"seed": engine.seed},
             devices=[str(engine.device)],
         ),
         from_step=start.step,
         project=project,
         checkpoint=start.checkpoint,
-        changed=changed,
+        changed=change_facts(changes, start.step),
         take_over=options.take_over,
         is_trusted=options.is_trusted,
     )
@@ -465,7 +466,7 @@ def refuse_other_data(run_id: str, old: Table, new: Table, changes: Sequence[Key
     words = [each for each in map(_as_override, kept) if each]
     raise InputError(
         f"The run {run_id} was trained with another {keys}: its steps would see the data of both.",
-        where="; ".join(f"{each.key} {describe_change(each)}" for each in kept),
+        where="; ".join(f"{it.what} {it.before} -> {it.after}" for it in change_facts(kept, 0)),
         fix=f"`{shlex.join(['assay', 'rerun', run_id, *words])}` trains a new run; --force resumes"
         " all the same",
     )
@@ -474,12 +475,6 @@ def refuse_other_data(run_id: str, old: Table, new: Table, changes: Sequence[Key
 def _as_override(change: KeyChange) -> str:
     """Return the override that makes a change, "" for one that is no scalar."""
     return f"{change.key}={write_value(change.after)}" if isinstance(change.after, Leaf) else ""
-
-
-def describe_change(change: KeyChange) -> str:
-    """Return both values of a changed key as they are written."""
-    before, after = (write_value(value) or "not given" for value in (change.before, change.after))
-    return f"{before} -> {after}"
 
 
 def _canonical_data(root: Table) -> str:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.config.diff import changed_keys
+from assay.config.diff import KeyChange, changed_keys
 from assay.config.tree import Leaf, List, Node, Table, from_plain, get_at, parse_dotted
 from assay.core.diagnostics import Origin
 from assay.core.errors import AssayError, InputError
-from assay.core.facts import COSTS
+from assay.core.facts import COSTS, Changed
 from assay.core.ids import slug
 from assay.core.ports import Blobs
 from assay.formats.json_codec import to_plain
@@ -108,6 +108,19 @@ def diff(left: RunView, right: RunView, parts: tuple[Part, ...] = PARTS) -> RunD
         environment=_environment(left, right) if "environment" in parts else (),
         code=code,
         code_missing=missing,
+    )
+
+
+def change_facts(changes: Iterable[KeyChange], step: int) -> tuple[Changed, ...]:
+    """Return the facts that settings were changed, at the step from which a run is resumed."""
+    return tuple(
+        Changed(
+            what=change.key,
+            step=step,
+            before=write_value(change.before) or "not given",
+            after=write_value(change.after) or "not given",
+        )
+        for change in changes
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from assay.core.facts import Started
+from assay.core.facts import Changed, Started
 from assay.core.ids import new_run_id
 from assay.core.secrets.replacement import Secrets
 from assay.formats import lease as leases
@@ -83,11 +83,13 @@ def start_attempt(
     from_step: int,
     project: Project | None = None,
     checkpoint: str = "",
-    changed: Sequence[str] = (),
+    changed: Sequence[Changed] = (),
     take_over: bool = False,
     is_trusted: bool = False,
 ) -> RunRecorder:
     """Begin a further attempt of a run at `from_step`; later points are kept as a branch.
+
+    `changed` are the settings that differ from those of the attempt before; they are told.
 
     With `is_trusted` the new attempt of a record that was not made here belongs to this user; those
     before it do not. LeaseError when somebody writes the run.
@@ -116,7 +118,7 @@ def start_attempt(
             attempt,
             from_step=from_step,
             to_step=from_step,
-            changed=tuple(changed),
+            changed=tuple(each.what for each in changed),
             config_digest=run_file.digest_of_config(folder.config_toml),
         )
         run = replace(before, status="running", sealed=False, attempts=(*before.attempts, attempt))
@@ -129,6 +131,8 @@ def start_attempt(
     recorder.rewind(from_step)
     started = Started(attempt=number, step=from_step, checkpoint=checkpoint)
     recorder.begin(started, home, problem, keep_output=spec.keep_output)
+    for each in changed:
+        recorder.tell(each)
     return recorder
 
 
