@@ -14,6 +14,7 @@ import gc
 import io
 import json
 import math
+import os
 import types
 import typing
 import uuid
@@ -339,6 +340,60 @@ def test_a_value_that_is_no_number_is_reported_once_and_the_others_are_logged(
     assert net.startswith("`config.net` is of type torch.nn.modules.linear.Linear")
     assert none.startswith("The value of 'none' is no number: None.")
     assert [each.step for each in artifacts(run.folder)] == [7]
+
+
+class Failing(dict[str, Any]):
+    """A mapping, a number and a text that raise when they are read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+    def __float__(self) -> float:
+        raise RuntimeError("no number")
+
+
+@pytest.mark.parametrize(
+    ("config", "kept", "reported"),
+    [
+        ({"a": 1, "b": Failing()}, "a = 1\n", "`config.b` cannot be read: no items."),
+        ({"a": 1, b"b": 2}, "a = 1\n", "`config (a key)` is of type bytes"),
+        ({"a": os.fsdecode(b"\xff.txt")}, 'a = "\\\\udcff.txt"\n', ""),
+    ],
+)
+def test_what_of_a_config_cannot_be_written_down_is_reported_and_the_rest_is_kept(
+    tmp_path: Path, config: dict[Any, Any], kept: str, reported: str
+) -> None:
+    run = assay.start(project=tmp_path, config=config, keep_output=False)
+    run.finish()
+
+    assert run.folder is not None
+    assert run.folder.config_toml.read_text() == kept
+    assert [each.startswith(reported) for each in warnings_of(run)] == [True] * bool(reported)
+
+
+def test_no_value_ends_a_training_whatever_it_does_when_it_is_read(tmp_path: Path) -> None:
+    run = assay.start(project=tmp_path, keep_output=False)
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    for step in range(2):
+        run.log({"loss": 0.5, "bad": Failing(), 3: 1.0, "": 1.0}, step)  # type: ignore[dict-item]
+        run.log_later({"later": 0.5, "bad": Failing()}, step)
+        run.value("bad", Failing())
+        run.table("bad", closed)
+        run.histogram("bad", Failing())
+        run.text("bad", Failing())
+        run.video("bad", tmp_path / "missing.mp4")
+    run.finish()
+
+    assert run.folder is not None
+    series = read_series(run.folder.metrics)
+    assert {name: len(curve.steps) for name, curve in series.items()} == {"loss": 2, "later": 2}
+    assert len(warnings_of(run)) == len(set(warnings_of(run))) == 7
 
 
 def test_an_exception_is_the_reason_of_an_end_and_brings_its_traceback(tmp_path: Path) -> None:

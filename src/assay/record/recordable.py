@@ -52,23 +52,26 @@ def numbers_of(values: Any, report: Report | None = None) -> dict[str, float]:
         raise RecordError(f"`log` takes numbers by name, not {type(values).__name__}.", fix=fix)
     numbers = {}
     for name, value in values.items():
-        if not isinstance(name, str):
-            raise RecordError(f"A metric's name must be text, not {name_value(name)}.")
-        check_metric_name(name)
         try:
+            if not isinstance(name, str):
+                raise RecordError(f"A metric's name must be text, not {name_value(name)}.")
+            check_metric_name(name)
             if isinstance(value, str | bytes | bytearray):
                 raise TypeError("text is no number")
             # Arrays and tensors of one element: `item` does not warn about gradients.
             item = getattr(value, "item", None)
             numbers[name] = float(item() if callable(item) else value)
         except Exception as error:  # a foreign `__float__` may raise anything
-            fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
-            what = f"The value of {name!r} is no number: {name_value(value)}."
-            refused = RecordError(what, fix=fix)
+            refused = error if isinstance(error, RecordError) else _no_number(name, value)
             if report is None:
                 raise refused from error
             report(refused)
     return numbers
+
+
+def _no_number(name: str, value: Any) -> RecordError:
+    fix = "log a number; run.value(name, value) keeps a result, run.text(name, text) a text"
+    return RecordError(f"The value of {name!r} is no number: {name_value(value)}.", fix=fix)
 
 
 NO_STEP: Any = None
@@ -163,7 +166,17 @@ class _ValueReader:
         self.items = 0
 
     def read(self, value: Any, inside: str, depth: int) -> Any:
+        """Return a value as plain data; InputError for one that has none, or fails when asked."""
         self.count(depth)
+        try:
+            return self._read(value, inside, depth)
+        except InputError:
+            raise
+        except Exception as error:  # the methods of a foreign value may raise anything
+            what = f"`{self.name}{inside}` cannot be read: {_first_line(error)}."
+            raise InputError(what, fix=_PLAIN_FIX) from error
+
+    def _read(self, value: Any, inside: str, depth: int) -> Any:
         match value:
             case Enum():
                 plain = value.value if _is_scalar(value.value) else value.name
@@ -208,8 +221,8 @@ class _ValueReader:
     def table(self, items: Iterable[tuple[Any, Any]], inside: str, depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, item in items:
-            name = str(self.read(key, inside, depth + 1))
             try:
+                name = str(self.read(key, f"{inside} (a key)", depth + 1))
                 made[name] = self.read(item, f"{inside}.{name}", depth + 1)
             except InputError as error:
                 if self.report is None or (depth and isinstance(error, _TooMuchError)):
@@ -272,7 +285,8 @@ class _ValueReader:
             raise InputError(
                 f"The text of `{self.name}{inside}` is too long.", fix="keep it as run.text(...)"
             )
-        return text
+        # A name of a file that is no UTF-8 has lone surrogates, which TOML cannot hold.
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def refuse(self, value: Any, inside: str, fix: str, shape: str = "") -> NoReturn:
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

@@ -290,15 +290,20 @@ class RunRecorder(MediaKeeper):
 
         A value that cannot be kept is reported, and has none: "".
         """
-        if kind != "video":
-            from assay.record import media
+        from assay.record import media
 
-            try:
-                value = media.encode(kind, value, **options)
-            except InputError as error:
-                self.report(error)
-                return ""
-        return self.artifact(value, name, kind="image" if kind == "images" else kind, step=step)
+        shown_as = "image" if kind == "images" else kind
+        try:
+            data = value if kind == "video" else media.encode(kind, value, **options)
+            return self.artifact(data, name, kind=shown_as, step=step)
+        except InputError as error:
+            self.report(error)
+        except RecordError:  # the run is over
+            raise
+        except Exception as error:  # a foreign value may raise anything when it is read
+            what = f"The {kind} {name!r} cannot be kept: {type(error).__name__}: {error}."
+            self.report(InputError(what))
+        return ""
 
     def watch(
         self,
