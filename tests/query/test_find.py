@@ -26,7 +26,6 @@ from assay.query.find import (
     find_run,
 )
 from assay.query.run import RunView
-from assay.query.verification import verify_record
 from assay.script import start
 from assay.store.known_projects import all_projects, project_here, projects_here
 from assay.store.layout import Project, RunFolder
@@ -366,7 +365,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file_and_what_is_left(
     run = find_run("kq3f7abc", project)
     for text in errors():
         assert damaged in text and why in text and "yet" not in text, text
-    verdicts = {part.name: (part.verdict, part.why) for part in verify_record(run)}
+    verdicts = {part.name: (part.verdict, part.why) for part in run.verify()}
     assert verdicts[damaged][0] == "damaged" and why in verdicts[damaged][1]
 
     make_checkpoint(folder, 5)
@@ -394,7 +393,7 @@ def test_an_unfinished_checkpoint_and_one_put_aside_are_not_damaged(project: Pro
     run = find_run("kq3f7abc", project)
 
     assert describe_newer_damage(run, checkpoint_of(run, "latest")) == ""
-    assert {part.name for part in verify_record(run)}.isdisjoint(
+    assert {part.name for part in run.verify()}.isdisjoint(
         {"step-000000011.tmp", "step-000000012.left-1"}
     )
 

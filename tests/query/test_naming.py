@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
+from datetime import date, datetime, time
 from typing import Any
 
 import pytest
@@ -15,6 +19,8 @@ from assay.query.groups import BY_CONFIG
 from assay.query.naming import ShownName, fit_names, name_together
 from assay.query.table import make_group_table
 from assay.report.figure_data import FigureRequest, read_panels
+from assay.report.run_report import report_runs
+from assay.store.cells import identify
 from assay.store.layout import Project
 from run_folders import make_project, make_run
 
@@ -44,7 +50,14 @@ def test_a_name_has_the_keys_that_differ_and_a_tag_that_tells_something(
     assert named(configs, tags) == names
 
 
-values = st.booleans() | st.integers(0, 3) | st.sampled_from([0.1, 0.25, "a", "true", "1", None])
+ODD = [
+    *(0.1, 0.3, 0.1 + 0.2, 1e-300, math.nan, math.inf, 2**64, 2**64 + 1, None, [], [1], [1.0, 2]),
+    *(date(2026, 1, 2), datetime(2026, 1, 2), time(3, 4), "", " ", "a", "a\nb", "a b", "-", "none"),
+    *("true", "1", "nan", "2026-01-02", "[1]", '"a"', "03:04:00", "é" * 300, "é" * 299 + "x"),
+]
+values = (
+    st.booleans() | st.integers(0, 3) | st.floats() | st.text(max_size=4) | st.sampled_from(ODD)
+)
 configs = st.dictionaries(st.sampled_from(["a.lr", "b.lr", "m.width", "act"]), values, max_size=4)
 
 
@@ -64,12 +77,12 @@ def test_names_are_unique_and_contain_what_differs(
         assert len(set(fitted)) == len(fitted)
         assert all(fitted)
     for key in {key for config, _ in runs for key in config}:
-        cells = {
-            (key in config, type(config.get(key)) is bool, config.get(key)) for config, _ in runs
-        }
-        if len(cells) > 1:
-            texts = [dict(name.settings) for name in names]
-            assert all(any(key.endswith(short) for short in each) for each in texts)
+        cells = [(key in config, identify(config.get(key))) for config, _ in runs]
+        if len(set(cells)) > 1:
+            found = [dict(name.settings) for name in names]
+            (short,) = [each for each in found[0] if f".{key}".endswith(f".{each}")]
+            pairs = {(cell, each[short]) for cell, each in zip(cells, found, strict=True)}
+            assert len(pairs) == len(set(cells)) == len({text for _, text in pairs})
 
 
 def test_where_space_is_short_the_tag_goes_first_then_the_keys_then_what_values_share() -> None:
@@ -82,10 +95,15 @@ def test_where_space_is_short_the_tag_goes_first_then_the_keys_then_what_values_
 
 
 runs = st.lists(
-    st.fixed_dictionaries({"lr": st.sampled_from([0.1, 0.2]), "width": st.sampled_from([1, 2, 3])}),
+    st.fixed_dictionaries(
+        {
+            "lr": st.sampled_from(["0.1", "0.2", "0.20000000000000004"]),
+            "width": st.sampled_from(["1", "true", '"1"', "[1]", "2026-01-02", '"a\\nb"']),
+        }
+    ),
     min_size=1,
     max_size=4,
-    unique_by=lambda config: (config["lr"], config["width"]),
+    unique_by=lambda config: (float(config["lr"]), config["width"]),
 )
 
 
@@ -106,14 +124,24 @@ def test_every_face_names_a_group_alike(
     catalog = open_catalog(project)
     asked = Asked(group=(BY_CONFIG,), columns=("acc",), limit=None)
 
-    page = sorted(str(group.name) for group in catalog.page(asked).groups)
+    names = [group.name for group in catalog.page(asked).groups]
+    page = sorted(map(str, names))
     table = make_group_table(catalog, asked)
     figure = read_panels(catalog, FigureRequest(kind="curves", runs=("acc > 0",), metrics=("acc",)))
-    wheres = [f"lr = {config['lr']} and width = {config['width']}" for config in found]
+    wheres = [f"group = h{i}" for i in range(len(found))]
     labels = label_groups(wheres, [select_group(catalog, where) for where in wheres])
 
     assert len(set(page)) == len(found)
     assert sorted(row["name"] for row in json.loads(table.to_json())) == page
-    assert sorted(row[0] for row in table.shown_rows()[1:]) == page
+    assert [row[0] for row in csv.reader(io.StringIO(table.to_csv()))][1:] == [
+        row["name"] for row in json.loads(table.to_json())
+    ]
+    shown = sorted(row[0] for row in table.shown_rows()[1:])
+    assert shown == sorted(fit_names(names, 40))
+    result = next(
+        each for each in report_runs("acc > 0", project).sections if each.title == "Result"
+    )
+    cells = {tuple(row[:-1]) for row in result.blocks[0].rows}
+    assert len(cells) == len(found)
     assert sorted(item.group for item in figure[0].items) == page
-    assert sorted(labels) == page
+    assert sorted(labels) == sorted(fit_names(names, 32))

@@ -91,9 +91,7 @@ def command(run: str, only_config: bool, determinism: bool, check: bool, as_json
 
 def _print_verified(view: RunView, *, as_json: bool) -> int:
     """Print what can be verified and what cannot; return 1 for a damaged record."""
-    from assay.query.verification import verify_record
-
-    parts = verify_record(view)
+    parts = view.verify()
     if as_json:
         echo_json([asdict(part) for part in parts])
     else:

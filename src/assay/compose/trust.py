@@ -26,9 +26,9 @@ from assay.core.formatting import count, name_some
 from assay.formats.project import records_around
 from assay.formats.run_file import FILE_NAME as RUN_FILE
 from assay.formats.run_file import Attempt
-from assay.query.damage import describe_altered_config
 from assay.query.diff import code_store
 from assay.query.run import RunView
+from assay.query.verification import describe_altered_config
 from assay.store import authorship
 from assay.store.code_trees import (
     CodeFile,

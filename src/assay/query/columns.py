@@ -70,7 +70,7 @@ class Column:
 
     def is_empty(self, value: Any) -> bool:
         """Return whether a table has nothing to show; none and "" are values of a setting."""
-        return value is MISSING if self.is_setting else value in (None, "", [])
+        return value is MISSING or (not self.is_setting and value in (None, "", []))
 
     def export(self, value: Any) -> Any:
         """Return a value as plain data: a time as ISO text, None for nothing."""

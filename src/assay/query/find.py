@@ -22,11 +22,12 @@ from assay.core.ids import id_of_folder
 from assay.core.terminal import elide
 from assay.formats.manifest import Checkpoint, describe_damage, find_named
 from assay.formats.run_file import FILE_NAME
-from assay.query.catalog import Asked, Catalog, Selection, open_catalog
+from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.columns import COLUMNS
 from assay.query.naming import count_values, fit_names, name_together
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
+from assay.query.selection import Selection
 from assay.store.index import Index
 from assay.store.known_projects import project_here
 from assay.store.layout import Project, RunFolder, find_project, run_folders, scan_runs

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from assay.core.errors import InputError, choose
 from assay.core.formatting import number
@@ -14,12 +14,10 @@ from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
 from assay.query.naming import ShownName, name_together
 from assay.query.observations import SETTING, Members, choose_counted, describe_equal
+from assay.query.selection import Selection
 from assay.query.significance import sample_deviation
 from assay.store.cells import Cell, from_cell, identify, in_order, is_equal, to_cell
 from assay.store.summaries import mean
-
-if TYPE_CHECKING:
-    from assay.query.catalog import Selection
 
 BY_CONFIG = "config"
 """The grouping of runs that differ in nothing but their seed."""

@@ -10,15 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from assay.query.columns import COLUMNS, Column, show_value
+from assay.query.selection import Selection
 from assay.store.cells import Cell, from_cell, to_cell
 from assay.store.conditions import Field
 from assay.store.summaries import mean
-
-if TYPE_CHECKING:
-    from assay.query.catalog import Selection
 
 SEED = Column("config.seed", Field("config", "seed"))
 SETTING = Column("config", Field("run", "group"))

@@ -49,6 +49,7 @@ from assay.store.layout import RunFolder, run_in
 from assay.store.read_record import read_defaults, read_description
 
 if TYPE_CHECKING:
+    from assay.query.verification import ReadRecord, VerifiedPart
     from assay.store.series import Series
 
 _MOST_TEXT_BYTES = 16 << 20
@@ -132,12 +133,23 @@ class RunView:
     @cached_property
     def damages(self) -> tuple[str, ...]:
         """Damages of the record, one sentence each; none for a run that is as it was written."""
-        from assay.query.damage import damages  # the codec of curves: a tenth of the start
+        from assay.query.verification import find_damages
 
-        return damages(
-            self.folder,
-            self._file,
-            self.error,
+        return tuple(part.why for part in find_damages(self._read_record()))
+
+    def verify(self) -> list[VerifiedPart]:
+        """Read the whole record, and compare all that has a checksum with it."""
+        from assay.query.verification import verify_record
+
+        return verify_record(self._read_record())
+
+    def _read_record(self) -> ReadRecord:
+        from assay.query.verification import ReadRecord  # reads curves: a tenth of the start
+
+        return ReadRecord(
+            folder=self.folder,
+            file=self._file,
+            error=self.error,
             status=self.status,
             config_text=self.config_text,
             summaries=self.summaries,

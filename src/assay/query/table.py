@@ -22,7 +22,7 @@ from assay.core.terminal import cell_count, visible
 from assay.core.text_table import TextColumn, align_columns, align_rows, csv_text
 from assay.formats.json_codec import dumps
 from assay.formats.run_file import UNSAVED
-from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, Selection, open_catalog
+from assay.query.catalog import NEWEST_FIRST, Asked, Catalog, open_catalog
 from assay.query.columns import (
     COLUMNS,
     DEFAULT_COLUMNS,
@@ -34,14 +34,13 @@ from assay.query.groups import RunGroup, Spread, is_number
 from assay.query.naming import ShownName, count_values, fit_names, shorten_ends
 from assay.query.run import RunView
 from assay.query.run_row import RunRow
+from assay.query.selection import Selection
 from assay.store import known_projects
 from assay.store.cells import Cell, from_cell, to_cell
 from assay.store.layout import Project
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from assay.query.catalog import Selection
 
 _ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "parent")
 _LEAST_CELLS = 8
@@ -293,8 +292,17 @@ class GroupTable:
         """Return head and groups as people read them; `2 of 3` runs: one did not finish."""
         head = ["name", "runs", *map(visible, self.names)]
         names = fit_names([self._short_name(group) for group in self.groups], _TAG_CELLS)
-        pairs = zip(self.groups, names, strict=True)
-        return [head, *(_group_texts(group, name, self.columns) for group, name in pairs)]
+        now_ns = time.time_ns()
+        columns = [
+            _show_cells(column, [group.cells[i] for group in self.groups], now_ns)
+            for i, column in enumerate(self.columns)
+        ]
+        texts = zip(*columns, strict=True) if columns else [()] * len(self)
+        rows = zip(names, self.groups, texts, strict=True)
+        return [
+            head,
+            *([visible(name) or "-", _count_runs(group), *row] for name, group, row in rows),
+        ]
 
     def _short_name(self, group: RunGroup) -> ShownName:
         """Return the name of a group without what its columns say."""
@@ -317,16 +325,22 @@ class GroupTable:
         }
 
 
-def _group_texts(group: RunGroup, name: str, columns: Sequence[Column]) -> list[str]:
+def _count_runs(group: RunGroup) -> str:
     total = len(group.ids)
-    runs = str(total) if group.finished == total else f"{group.finished} of {total}"
-    return [visible(name) or "-", runs, *map(_group_text, columns, group.cells)]
+    return str(total) if group.finished == total else f"{group.finished} of {total}"
 
 
-def _group_text(column: Column, cell: Any) -> str:
-    if cell is None:
-        return "-"
-    return str(cell) if isinstance(cell, Spread) else visible(column.show(cell, time.time_ns()))
+def _show_cells(column: Column, cells: Sequence[Any], now_ns: int) -> list[str]:
+    """Return the cells of groups as people read them: a mean with its deviation, or a value."""
+    is_mean = [isinstance(cell, Spread) for cell in cells]
+    values = [
+        MISSING if cell is None or mean else cell for cell, mean in zip(cells, is_mean, strict=True)
+    ]
+    texts = column.show_all(values, now_ns)
+    return [
+        str(cell) if mean else visible(text)
+        for cell, mean, text in zip(cells, is_mean, texts, strict=True)
+    ]
 
 
 def _csv_group_cells(cell: Any, has_spread: bool) -> list[Any]:

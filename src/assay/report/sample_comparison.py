@@ -15,13 +15,14 @@ import numpy as np
 
 from assay.core.errors import InputError, MissingExtraError
 from assay.core.formatting import count, name_some
-from assay.query.catalog import Catalog, Selection
+from assay.query.catalog import Catalog
 from assay.query.columns import COLUMNS, Column
 from assay.query.compare import compare_code
 from assay.query.find import label_groups, select_group
 from assay.query.groups import compute_spread
 from assay.query.observations import read_observations
 from assay.query.run import RunView
+from assay.query.selection import Selection
 from assay.query.significance import (
     LEVEL,
     correct_by_holm,
