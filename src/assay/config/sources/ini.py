@@ -1,355 +1,219 @@
-"""Reader for INI in the dialect of `configparser`, with origins; values are typed like overrides.
+"""Front end for INI: `configparser` reads it, and values are typed like overrides.
 
 `[data.train]` is a table in a table, and so is `best.metric = ...`. Keys above the first section
 stand at the top. `%(name)s` is the value of `name` in the same section or in `[DEFAULT]`, which
-has no other use. The first syntax error ends the reading.
+has no other use. The first mistake ends the reading; a value has the line of its key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from typing import NoReturn
+from collections.abc import Iterator
+from configparser import (
+    ConfigParser,
+    DuplicateOptionError,
+    DuplicateSectionError,
+    InterpolationError,
+    ParsingError,
+)
+from dataclasses import replace
 
-from assay.config.sources import toml
 from assay.config.sources.literals import MalformedError, read_value
 from assay.config.sources.positions import (
     MAX_BYTES,
-    MAX_MISTAKES,
     MAX_VALUES,
     MAX_WORD,
-    TextPositions,
     UnreadableError,
-    by_place,
     duplicate,
     too_deep,
     too_large,
     too_long,
     too_many,
 )
-from assay.config.sources.toml import TableBuilder
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
+    Leaf,
     Node,
     Table,
     dotted,
+    get_at,
+    key_origin_at,
     parse_dotted,
-    relocate,
+    set_at,
 )
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import did_you_mean
 
-DEFAULT = "DEFAULT"
 MAX_TEXT = 1_000_000  # characters of one value after interpolation
-_HEADER = re.compile(r"\[(?P<name>.+)\]\s*(?P<rest>.*)")
-_OPTION = re.compile(r'(?P<key>(?:"(?:[^"\\]|\\.)*+"|[^=:"]++)*+)[=:]\s*(?P<value>.*)')
-_BAD_OPTION = re.compile(r"(?P<key>[^=:]*+)[=:]")
+_TOP = "<top>"
+"""Section of the keys above the first header."""
 _COMMENT = re.compile(r"\s[#;]")
-_PERCENT = re.compile(r"%%|%\((?P<name>[^()]+)\)s|%")
+_REFERENCE = re.compile(r"%\(([^()]+)\)s")
 
 
 def read_all(text: str, source: str, *, excerpt: bool = False) -> tuple[Table, list[Problem]]:
-    """Return the tree, and the mistakes: the first syntax error, or every duplicate key."""
-    places = TextPositions(text.removeprefix("\ufeff"), source, keep=excerpt)
+    """Return the tree, or an empty one and the first mistake."""
+    here = Origin(source=source, text=text if excerpt else None)
     try:
-        reader = _IniReader(places)
-        reader.lines()
-        root = reader.tree()
+        return _IniReader(text.removeprefix("\ufeff"), here).read(), []
     except UnreadableError as stop:
         return Table({}, Origin(source=source)), [stop.problem]
-    return root, sorted(reader.duplicates[:MAX_MISTAKES], key=by_place)
 
 
-@dataclass(slots=True)
-class _Option:
-    """Option `key = value`, with the offset of each line of the value."""
+class _Key(str):
+    """Name of an option that knows its line."""
 
-    name: str
-    key_origin: Origin
-    lines: list[tuple[int, str]]
-
-    def raw(self) -> str:
-        return "\n".join(text for _, text in self.lines).rstrip()
-
-    def place(self, index: int) -> int:
-        """Return the offset in the file of the character `index` of the value."""
-        for start, text in self.lines:
-            if index <= len(text):
-                return start + index
-            index -= len(text) + 1
-        return self.lines[-1][0]
+    line: int
 
 
-@dataclass(slots=True)
-class _Section:
-    name: str
-    origin: Origin
-    path: KeyPath = ()
-    options: dict[str, _Option] = field(default_factory=dict)
+class _Parser(ConfigParser):
+    """Parser with keys in quotes, and nothing but a comment behind a header."""
+
+    SECTCRE = re.compile(r"\[(?P<header>.+)\]\s*(?:[#;].*)?$")
+    OPTCRE = re.compile(
+        r'(?P<option>(?:"(?:[^"\\]|\\.)*+"|[^=:"]++)*+)(?P<vi>[=:])\s*(?P<value>.*)$'
+    )
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+        self.line = 0
+
+    def read_text(self, source: str) -> None:
+        self.read_file(self._lines(), source)
+
+    def _lines(self) -> Iterator[str]:
+        yield f"[{_TOP}]\n"
+        for number, line in enumerate(self.text.split("\n"), start=1):
+            self.line = number
+            yield line + "\n"
+
+    def optionxform(self, optionstr: str) -> str:
+        """Return the name of an option, which is asked for while its line is read."""
+        key = _Key(optionstr)
+        key.line = self.line
+        return key
 
 
 class _IniReader:
-    """Reader of lines into sections, then of sections into a tree.
+    """Reader of one text. Raises UnreadableError at the first mistake."""
 
-    Raises UnreadableError at the first syntax error.
-    """
-
-    def __init__(self, places: TextPositions) -> None:
-        large = too_large(places.text, places.source)
-        if large is not None:
+    def __init__(self, text: str, here: Origin) -> None:
+        if large := too_large(text, here.source):
             raise UnreadableError(large)
-        self.places = places
-        self.duplicates: list[Problem] = []
-        self.top = _Section("", places.origin(0, 0))
-        self.sections = {"": self.top}
-        self.interpolated: dict[tuple[str, str], str] = {}
-        self.added = 0
+        self.here = here
+        self.parser = _Parser(text)
+        self.length = 0  # of all values that hold others
 
-    def fail(self, message: str, start: int, end: int, fix: str = "") -> NoReturn:
-        raise UnreadableError(
-            Problem(kind="syntax", message=message, origin=self.places.origin(start, end), fix=fix)
-        )
+    def read(self) -> Table:
+        """Return the tree of all sections."""
+        try:
+            self.parser.read_text(self.here.source)
+        except (DuplicateOptionError, DuplicateSectionError) as error:
+            name = f"{error.section}.{getattr(error, 'option', '')}".strip(".")
+            place = self.at((error.lineno or 1) - 1)
+            raise UnreadableError(duplicate(name.removeprefix(f"{_TOP}."), place, None)) from None
+        except ParsingError as error:
+            line, text = error.errors[0]
+            message = f"Source contains parsing errors: {text}"
+            raise self.failure(message, line - 1, "write key = value, or [section]") from None
+        root = Table({}, self.here)
+        defaults = {id(key) for key in self.parser.defaults()}
+        count = 0
+        for section, line in self.sections():
+            above = () if section == _TOP else self.path(section, line)
+            if above and not isinstance(get_at(root, above), Table):
+                root = self.put(root, above, Table({}, self.at(line)), line)
+            for key in self.parser.options(section):
+                assert isinstance(key, _Key)
+                count += 1
+                if count > MAX_VALUES:
+                    raise UnreadableError(too_many(self.here.source))
+                if id(key) not in defaults:
+                    path = (*above, *self.path(key, key.line))
+                    root = self.put(root, path, self.value(section, key), key.line)
+        return root
 
-    # --- lines, by the rules of configparser
+    def sections(self) -> Iterator[tuple[str, int]]:
+        """Yield each section with the line of its header."""
+        lines: dict[str, int] = {}
+        for number, line in enumerate(self.parser.text.split("\n"), start=1):
+            if header := _Parser.SECTCRE.match(line.strip()):
+                lines.setdefault(header["header"], number)
+        for section in self.parser.sections():
+            yield section, lines.get(section, 1)
 
-    def lines(self) -> None:
-        section, option = self.top, None
-        indent = at = values = 0
-        for line in self.places.text.split("\n"):
-            start = at
-            at = at + len(line) + 1
-            bare = line.strip()
-            here = start + len(line) - len(line.lstrip())
-            if not bare:
-                if option is not None:
-                    option.lines.append((start, ""))
-                continue
-            if bare[0] in "#;":
-                continue
-            if option is not None and here - start > indent:
-                option.lines.append((here, bare))
-                continue
-            indent = here - start
-            option = None
-            if bare[0] == "[":
-                section = self.header(bare, here)
-                continue
-            option = self.option(section, bare, here)
-            values += 1
-            if values > MAX_VALUES:
-                raise UnreadableError(too_many(self.places.source))
+    def put(self, root: Table, path: KeyPath, node: Node, line: int) -> Table:
+        if len(path) > MAX_DEPTH:
+            raise UnreadableError(too_deep(self.at(line)))
+        if get_at(root, path) is not None:
+            first = key_origin_at(root, path)
+            raise UnreadableError(duplicate(dotted(path), self.at(line), first))
+        try:
+            return set_at(root, path, node, self.at(line))
+        except KeyError as error:
+            message = f"`{error.args[0]}` has a value already, so it cannot hold more"
+            raise self.failure(message, line) from None
 
-    def header(self, text: str, at: int) -> _Section:
-        found = _HEADER.fullmatch(text)
-        line_end = at + len(text)
-        if found is None:
-            self.fail("this header is not closed", at, line_end, "write [section]")
-        if found["rest"] and found["rest"][0] not in "#;":
-            rest = at + found.start("rest")
-            self.fail("this is too much after the header", rest, line_end)
-        name = found["name"]
-        start = at + 1
-        origin = self.places.origin(start, start + len(name))
-        section = _Section(name.strip(), origin, self.path(name, start))
-        first = self.sections.setdefault(section.name, section)
-        if first is not section:
-            self.duplicates.append(duplicate(section.name, section.origin, first.origin))
-        return first
+    def value(self, section: str, key: _Key) -> Node:
+        """Return the value of an option, with what it takes from others, typed."""
+        self.length += self.length_of(section, key, {})
+        if self.length > MAX_BYTES:
+            raise self.too_long_together(key)
+        try:
+            text = self.parser.get(section, key).rstrip()
+        except InterpolationError as error:
+            message = error.message.replace(f" in section '{_TOP}'", "")
+            raise self.failure(message, key.line, "write %% for a percent sign") from None
+        before, *comment = _COMMENT.split(text, maxsplit=1)
+        is_bare = text[:1] not in tuple("[{\"'") and not (before.count('"') + before.count("'")) % 2
+        if comment and is_bare:
+            raise self.failure(
+                "this may be a comment or a part of the value",
+                key.line,
+                "give a comment a line of its own, or put the whole text in quotes",
+            )
+        if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
+            raise UnreadableError(too_long(self.at(key.line)))
+        try:
+            node = read_value(text, self.at(key.line))
+        except MalformedError as error:
+            raise self.failure(error.what, key.line, error.fix) from None
+        if text[:1] in ("'", '"') and isinstance(node, Leaf) and node.value == text:
+            raise self.failure("this string is not closed", key.line, "add the closing quote")
+        return node
 
-    def option(self, section: _Section, text: str, at: int) -> _Option:
-        found = _OPTION.fullmatch(text)
-        if found is None or not found["key"].strip():
-            broken = _BAD_OPTION.match(text)
-            if broken is None:
-                self.fail("`=` is missing after the key", at, at + len(text), "write key = value")
-            width = max(1, len(broken["key"].rstrip()))
-            fix = 'write key = value, or "any text" = value'
-            self.fail("this is no key", at, at + width, fix)
-        name = found["key"].rstrip()
-        origin = self.places.origin(at, at + len(name))
-        first_line = (at + found.start("value"), found["value"])
-        option = _Option(name, origin, [first_line])
-        first = section.options.setdefault(option.name, option)
-        if first is not option:
-            key = f"{section.name}.{option.name}".removeprefix(".")
-            self.duplicates.append(duplicate(key, origin, first.key_origin))
-        return option
+    def length_of(self, section: str, name: str, known: dict[str, int]) -> int:
+        """Return about how long a value is with what it takes from others, which may take more."""
+        if name not in known:
+            known[name] = 0  # a circle is refused by configparser
+            raw = self.parser.get(section, name, raw=True, fallback="")
+            inside = [self.length_of(section, each, known) for each in _REFERENCE.findall(raw)]
+            known[name] = len(raw) + sum(inside)
+            if known[name] > MAX_TEXT:
+                raise self.too_long_together(name)
+        return known[name]
 
-    def path(self, name: str, at: int) -> KeyPath:
+    def path(self, name: str, line: int) -> KeyPath:
         """Return the keys that a dotted name stands for."""
         if len(name) > MAX_WORD * 4:
-            raise UnreadableError(too_long(self.places.origin(at, at + len(name))))
+            raise UnreadableError(too_long(self.at(line)))
         try:
             path = parse_dotted(name.strip())
         except ValueError:
             path = ()
         if not path or not all(isinstance(part, str) for part in path):
-            self.fail(f"`{name}` is no name", at, at + len(name), 'write a.b, or "any text"')
-        if len(path) > MAX_DEPTH:
-            raise UnreadableError(too_deep(self.places.origin(at, at + len(name))))
+            raise self.failure(f"`{name}` is no name", line, 'write a.b, or "any text"')
         return path
 
-    # --- the tree
+    def at(self, line: int) -> Origin:
+        return replace(self.here, line=line)
 
-    def tree(self) -> Table:
-        root = TableBuilder((), self.top.origin)
-        for section in self.sections.values():
-            if section.name == DEFAULT:
-                for option in section.options.values():
-                    self.text(section, option.name)
-                continue
-            box = self.descend(root, section.path, section.origin)
-            if box is None:
-                continue
-            if section.path:
-                box.origin = section.origin
-            for option in section.options.values():
-                self.put(box, section, option)
-        return root.freeze()
+    def failure(self, message: str, line: int, fix: str = "") -> UnreadableError:
+        origin = self.at(line)
+        return UnreadableError(Problem(kind="syntax", message=message, origin=origin, fix=fix))
 
-    def descend(
-        self, box: TableBuilder, path: KeyPath, origin: Origin, *, above: KeyPath = ()
-    ) -> TableBuilder | None:
-        """Return the table at `path` in `box`, made if missing; None, noted, for a value."""
-        for i, part in enumerate(path):
-            assert isinstance(part, str)
-            inner = box.items.setdefault(part, TableBuilder((*box.path, part), origin))
-            if not isinstance(inner, TableBuilder):
-                key = dotted((*above, *path[: i + 1]))
-                problem = duplicate(key, origin, box.key_origins[part])
-                message = f"`{key}` has a value already, so it cannot hold more"
-                self.duplicates.append(replace(problem, message=message))
-                return None
-            box.key_origins.setdefault(part, origin)
-            box = inner
-        return box
-
-    def put(self, box: TableBuilder, section: _Section, option: _Option) -> None:
-        *above, key = self.path(option.name, self.offset(option.key_origin))
-        assert isinstance(key, str)
-        if len(section.path) + len(above) >= MAX_DEPTH:
-            raise UnreadableError(too_deep(option.key_origin))
-        node = self.node(section, option)
-        inner = self.descend(box, tuple(above), option.key_origin, above=section.path)
-        if inner is None:
-            return
-        if key in inner.items:
-            first = inner.key_origins[key]
-            self.duplicates.append(
-                duplicate(dotted((*section.path, *above, key)), option.key_origin, first)
-            )
-            return
-        inner.items[key], inner.key_origins[key] = node, option.key_origin
-
-    def offset(self, origin: Origin) -> int:
-        return self.places.line_starts[origin.line - 1] + origin.column - 1
-
-    def node(self, section: _Section, option: _Option) -> Node:
-        """Return the value of an option, typed."""
-        raw = option.raw()
-        text = self.text(section, option.name)
-        first = option.lines[0]
-        last = option.lines[raw.count("\n")]
-        origin = self.places.origin(first[0], last[0] + len(last[1]))
-        comment = _COMMENT.search(raw)
-        before = raw[: comment.start()] if comment else ""
-        if (
-            comment
-            and raw[0] not in "[{\"'"
-            and before.count('"') % 2 == before.count("'") % 2 == 0
-        ):
-            at = option.place(comment.start() + 1)
-            fix = "give a comment a line of its own, or put the whole text in quotes"
-            self.fail("this may be a comment or a part of the value", at, at + 1, fix)
-        if text[:1] and text[0] in "[{\"'":
-            return self.read_as_toml(text, option, origin, is_raw=text == raw)
-        if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
-            raise UnreadableError(too_long(origin))
-        try:
-            return read_value(text, origin)
-        except MalformedError as error:
-            problem = Problem(kind="syntax", message=error.what, origin=origin, fix=error.fix)
-            raise UnreadableError(problem) from None
-
-    def read_as_toml(self, text: str, option: _Option, origin: Origin, *, is_raw: bool) -> Node:
-        """Return a list, inline table or quoted string; one origin for all if interpolated."""
-        lead = "value = "
-
-        def offset(line: int, column: int) -> int:
-            start, _ = option.lines[min(line, len(option.lines)) - 1]
-            return start + column - 1 - (len(lead) if line == 1 else 0)
-
-        def move(inner: Origin) -> Origin:
-            if not is_raw:
-                return origin
-            start = offset(inner.line, inner.column)
-            end = offset(inner.end_line, inner.end_column)
-            return self.places.origin(start, end)
-
-        root, problems = toml.read_all(lead + text, self.places.source)
-        for problem in problems:
-            related = tuple(replace(each, origin=move(each.origin)) for each in problem.related)
-            here = replace(problem, origin=move(problem.origin), related=related)
-            raise UnreadableError(here)
-        if len(root.items) > 1:
-            message = "this is more than one value"
-            raise UnreadableError(Problem(kind="syntax", message=message, origin=origin))
-        return relocate(root.items["value"], move)
-
-    # --- interpolation
-
-    def text(self, section: _Section, name: str, trail: tuple[str, ...] = ()) -> str:
-        """Return the value of an option with its %(...)s replaced."""
-        known = (section.name, name)
-        if known not in self.interpolated:
-            option = section.options.get(name) or self.sections.get(DEFAULT, self.top).options[name]
-            self.interpolated[known] = self.interpolate(section, option, (*trail, name))
-        return self.interpolated[known]
-
-    def interpolate(self, section: _Section, option: _Option, trail: tuple[str, ...]) -> str:
-        raw = option.raw()
-        if "%" not in raw:
-            return raw
-        default = self.sections.get(DEFAULT)
-        names = {**(default.options if default else {}), **section.options}
-        parts: list[str] = []
-        end = length = 0
-        for found in _PERCENT.finditer(raw):
-            at = option.place(found.start())
-            place = (at, at + len(found[0]))
-            if found[0] == "%%":
-                piece = "%"
-            else:
-                name = self.check_name(found, names, trail, place)
-                piece = self.text(section, name, trail)
-            parts += [raw[end : found.start()], piece]
-            end = found.end()
-            length += len(parts[-2]) + len(piece)
-            if length > MAX_TEXT or self.added + length > MAX_BYTES:
-                message = "the values that %(...)s puts together are too long"
-                origin = self.places.origin(*place)
-                raise UnreadableError(Problem(kind="too-large", message=message, origin=origin))
-        self.added += length
-        return "".join([*parts, raw[end:]])
-
-    def check_name(
-        self,
-        found: re.Match[str],
-        names: Collection[str],
-        trail: tuple[str, ...],
-        place: tuple[int, int],
-    ) -> str:
-        """Return the name in `%(name)s`; raise UnreadableError for an unknown or circular one."""
-        name = found["name"]
-        escape = "write %% for a percent sign"
-        if name is None:
-            self.fail("`%` starts a `%(name)s`, and this is none", *place, escape)
-        if name in trail:
-            circle = " -> ".join((*trail[trail.index(name) :], name))
-            self.fail(f"this value needs itself: {circle}", *place)
-        if name not in names or len(trail) > MAX_DEPTH // 2:
-            message = f"`{found[0]}` names no value of this section or of [{DEFAULT}]"
-            self.fail(message, *place, did_you_mean(name, names) or escape)
-        return name
+    def too_long_together(self, name: str) -> UnreadableError:
+        message = "the values that %(...)s puts together are too long"
+        origin = self.at(getattr(name, "line", 0))
+        return UnreadableError(Problem(kind="too-large", message=message, origin=origin))

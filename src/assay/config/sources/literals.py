@@ -35,8 +35,9 @@ MAX_VALUE = 100_000  # characters; longer ones stay text
 _NUMBER = re.compile(r"[+-]?(?:\d+\.\d*|\d+(?=[eE])|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 """Numbers that TOML spells otherwise; `007` is none: as a float it would lose its zeros."""
 _QUOTED = re.compile(r"""\s*("(?:[^"\\\n]|\\.)*"|'[^'\n]*')\s*(?=[,\]}]|\Z)""")
-_BARE = re.compile(r"(?:\$\{[^{}]*\}|[^,\[\]{}()])*")
+_BARE = re.compile(r"(?:\$\{[^{}]*\}|[^,\[\]{}()\n])*")
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z_][\w-]*)\s*(?P<equals>=?)", re.ASCII)
+_SHOWN = 80  # characters of a value in a message
 BRACKETS = ("[", "{", "(")
 _NOWHERE = Origin(source="<value>")
 
@@ -237,8 +238,8 @@ class _Structure:
         return "[a, b]" if self.text[0] == "[" else "{a = 1, b = 2}"
 
     def refuse(self, message: str, form: str) -> MalformedError:
-        text = self.text if len(self.text) <= MAX_WORD else f"{self.text[:MAX_WORD]}..."
-        forms = [f"write {form}"] if form and len(form) <= MAX_WORD else []
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[:_SHOWN]}..."
+        forms = [f"write {form}"] if form and len(form) <= _SHOWN else []
         if self.text[0] == "{" and form.startswith("{a"):
             forms.append("[a, b] for a list")
         fix = ", or ".join([*forms, f"in quotes for a text: '{json.dumps(text)}'"])

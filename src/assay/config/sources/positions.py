@@ -92,15 +92,17 @@ def too_long(origin: Origin) -> Problem:
     )
 
 
-def duplicate(key: str, origin: Origin, first: Origin) -> Problem:
-    """Return the problem of a key that is in one table twice."""
+def duplicate(key: str, origin: Origin, first: Origin | None) -> Problem:
+    """Return the problem of a key that is in one table twice, first at `first` if that is known."""
+    note = Problem(
+        kind="duplicate-key", severity="note", message="first here", origin=first or origin
+    )
+    related = (note,) if first is not None else ()
     return Problem(
         kind="duplicate-key",
         message=f"`{key}` is given twice",
         origin=origin,
         key=key,
         fix="keep one of the two",
-        related=(
-            Problem(kind="duplicate-key", severity="note", message="first here", origin=first),
-        ),
+        related=related,
     )
