@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.errors import RecordError
-from assay.core.terminal import escaped_json
 from assay.formats.json_codec import (
     dataclass_from,
     dumps,
@@ -198,10 +197,3 @@ def test_a_write_replaces_the_file_and_leaves_no_neighbour(tmp_path: Path) -> No
     write_atomic(path, b"new", durable=False)
 
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("a", b"new")]
-
-
-@given(json_values, st.sampled_from([1, 2]))
-def test_indented_text_is_that_of_the_standard_library(value: Any, indent: int) -> None:
-    expected = json.dumps(value, ensure_ascii=False, indent=indent)
-
-    assert dumps(value, indent=indent) == escaped_json(expected)

@@ -25,7 +25,6 @@ _I64 = 1 << 63
 _NON_FINITE = ("nan", "inf", "-inf")
 _SPELT = frozenset({str, int, bool, type(None)})
 _PLAIN = _SPELT | {float}
-_spell = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def to_plain(value: Any) -> Any:
@@ -63,11 +62,9 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     Non-finite numbers are the strings "inf", "-inf", "nan", so that any reader copes; what is not
     printed is escaped.
     """
+    separators = (",", ":") if indent is None else None
     data = spell_numbers(to_plain(value))
-    if indent is None:
-        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    else:
-        text = _lay_out(data, " " * indent, "\n")
+    text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
     # Also file names that are not UTF-8: they reach Python as lone surrogates, which no file can
     # hold.
     return escaped_json(text)
@@ -113,7 +110,7 @@ def parse_json(text: bytes | str) -> Any:
     """Parse JSON. Raises ValueError for a syntax error and for nesting beyond MAX_DEPTH."""
     try:
         data = json.loads(text)
-        if _opens(text) > MAX_DEPTH and not _is_flat_enough(data):
+        if isinstance(data, dict | list) and _is_deeper(data, MAX_DEPTH - 1):
             raise RecursionError
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from None
@@ -162,23 +159,6 @@ def parse_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _lay_out(data: Any, indent: str, line: str) -> str:
-    """Return what `json.dumps` with an indent does, whose fast encoder knows none."""
-    if not isinstance(data, dict | list) or not data:
-        return _spell(data)
-    inner = line + indent
-    items = data.values() if isinstance(data, dict) else data
-    if not any(isinstance(item, dict | list) for item in items):
-        text = json.dumps(data, ensure_ascii=False, separators=(f",{inner}", ": "))[1:-1]
-    else:
-        parts = [_lay_out(item, indent, inner) for item in items]
-        if isinstance(data, dict):
-            parts = [f"{_spell(name)}: {part}" for name, part in zip(data, parts, strict=True)]
-        text = f",{inner}".join(parts)
-    begin, end = "{}" if isinstance(data, dict) else "[]"
-    return f"{begin}{inner}{text}{line}{end}"
-
-
 def spell_numbers(value: Any) -> Any:
     """Return plain data with the numbers that JSON lacks as the texts that `dumps` writes."""
     if type(value) in _SPELT:
@@ -192,36 +172,22 @@ def spell_numbers(value: Any) -> Any:
     return value
 
 
-def _opens(text: bytes | str) -> int:
-    """Count the brackets that open in a text: few mean that nothing in it can be deep."""
-    if isinstance(text, str):
-        return text.count("[") + text.count("{")
-    return text.count(b"[") + text.count(b"{")
-
-
-def _is_flat_enough(data: Any) -> bool:
-    level = [data]
-    depth = 0
-    while level and depth <= MAX_DEPTH:
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                inner += [item for item in each.values() if isinstance(item, dict | list)]
-            elif isinstance(each, list):
-                inner += [item for item in each if isinstance(item, dict | list)]
-        level = inner
-        depth += 1
-    return not level
+def _is_deeper(data: Any, levels: int) -> bool:
+    """Return whether lists and tables in plain data are nested more than so many levels deep."""
+    items = data.values() if isinstance(data, dict) else data
+    inner = [item for item in items if isinstance(item, dict | list)]
+    return bool(inner) and (levels == 0 or any(_is_deeper(item, levels - 1) for item in inner))
 
 
 @cache
-def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type) -> tuple[tuple[str, Any, bool], ...]:
+    """Return name, annotation and whether it must be given, of each field of a dataclass."""
+    hints = get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return tuple(
+        (each.name, hints[each.name], each.default is missing and each.default_factory is missing)
+        for each in dataclasses.fields(kind)
+    )
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
@@ -248,7 +214,9 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
         raise RecordError(f"{where} is a number of {digits} digits; expected one of 64 bits.")
     if isinstance(hint, type) and isinstance(data, hint) and (hint is bool or not is_bool):
         return data
-    raise RecordError(f"{where} is {_show(data)}; expected {getattr(hint, '__name__', hint)}.")
+    raise RecordError(
+        f"{where} is {reprlib.repr(data)}; expected {getattr(hint, '__name__', hint)}."
+    )
 
 
 def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -257,21 +225,17 @@ def _decode_generic(origin: Any, arguments: tuple[Any, ...], data: Any, where: s
         if data in arguments:
             return data
         choices = ", ".join(map(repr, arguments))
-        raise RecordError(f"{where} is {_show(data)}; expected one of {choices}.")
+        raise RecordError(f"{where} is {reprlib.repr(data)}; expected one of {choices}.")
     if origin in (list, tuple):
         if not isinstance(data, list):
-            raise RecordError(f"{where} is {_show(data)}; expected a list.")
+            raise RecordError(f"{where} is {reprlib.repr(data)}; expected a list.")
         items = [_decode(arguments[0], each, f"{where}[{i}]") for i, each in enumerate(data)]
         return items if origin is list else tuple(items)
     if issubclass(origin, Mapping):
         if not isinstance(data, dict):
-            raise RecordError(f"{where} is {_show(data)}; expected a table.")
+            raise RecordError(f"{where} is {reprlib.repr(data)}; expected a table.")
         return {key: _decode(arguments[1], each, f"{where}.{key}") for key, each in data.items()}
     raise AssertionError(f"no field of a record has the type {origin}")
-
-
-def _show(data: Any) -> str:
-    return reprlib.repr(data)
 
 
 def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -286,14 +250,11 @@ def _decode_union(choices: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _decode_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise RecordError(f"{where} is {_show(data)}; expected a table.")
-    hints = _hints(kind)
+        raise RecordError(f"{where} is {reprlib.repr(data)}; expected a table.")
     values = {}
-    for field in _fields(kind):
-        if field.name in data:
-            values[field.name] = _decode(
-                hints[field.name], data[field.name], f"{where}.{field.name}"
-            )
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise RecordError(f"{where}.{field.name} is missing.")
+    for name, hint, is_required in _fields(kind):
+        if name in data:
+            values[name] = _decode(hint, data[name], f"{where}.{name}")
+        elif is_required:
+            raise RecordError(f"{where}.{name} is missing.")
     return kind(**values)
