@@ -258,6 +258,59 @@ def test_what_changed_is_told_and_kept_and_other_data_are_refused(assay, toy: Pa
     assert "optimizer.lr: 0.01 -> 0.1\n" in events
 
 
+OWN = """
+from assay.engine import Process
+
+class Untrained(Process):
+    def __init__(self, model):
+        self.model = model
+
+    def forward_step(self, batch): ...
+"""
+
+
+LENGTHS = """        self.loaded = 0
+        self.lengths = [i * 7 % 5 for i in range(size)]
+"""
+
+REFUSED = {
+    "last@7": "There is no checkpoint '7'.",
+    "last data.train.batch_size=16": "cannot be resumed within epoch 2: the order of its samples",
+    "last model.width=16": "The checkpoint does not fit the model",
+    "last optimizer.type=torch.optim.SGD": "The checkpoint is of an optimizer with",
+    "last process.type=own.Untrained process.criterion=@delete process.metrics=@delete": (
+        "Untrained cannot train"
+    ),
+    "last optimizer.lr=fast": "must be a number",
+    "last schedule.warmup_ratio=7": "it is a share of the run",
+    "last parallel.data=3": "cannot be split evenly on 3 ranks",
+    "last seed=4": "was trained with another seed",
+}
+
+
+def contents_of(run: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in run.rglob("*") if each.is_file()}
+
+
+def test_a_resume_that_is_refused_leaves_the_record_as_it_was(assay, toy: Path) -> None:
+    points = (toy / "points.py").read_text()
+    (toy / "points.py").write_text(points.replace("        self.loaded = 0\n", LENGTHS))
+    (toy / "own.py").write_text(OWN)
+    by_length = 'sampler = { type = "assay.engine.ByLength" }\n[data.valid]'
+    config = (toy / "toy.toml").read_text().replace("[data.valid]", by_length)
+    (toy / "toy.toml").write_text(config)
+    assert assay("run", "toy.toml", "--max-steps", "11").returncode == 0
+    run = only_run(toy)
+    before = contents_of(run)
+
+    for refused, said in REFUSED.items():
+        ended = assay("resume", *refused.split(" "))
+
+        assert (ended.returncode, said in ended.stderr) == (2, True), ended.stderr
+        assert contents_of(run) == before, refused
+        assert "resume with" not in ended.stderr
+
+
 @pytest.mark.thorough
 def test_a_run_whose_checkpoints_were_deleted_is_not_trained_anew_unless_forced(
     assay, toy: Path

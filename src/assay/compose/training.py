@@ -35,7 +35,7 @@ from assay.config.loading import Config
 from assay.config.secret_keys import without_secrets
 from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, Table
-from assay.core.errors import AssayError, InputError
+from assay.core.errors import AssayError, CheckpointError, InputError, UnfitCheckpointError
 from assay.core.events import Handler
 from assay.core.facts import Saved, Warned
 from assay.core.ports import NullRecorder
@@ -275,6 +275,7 @@ def resume_run(
 
     with open_run_scope(config, launch, joins=True, resumes=view.id) as scope:
         prepared = make_engine(scope, launch, saver_folder=view.folder.checkpoints)
+        prepared.engine.ensure_ready()  # before anything is loaded into it
         facts = change_facts(changes, 0)
         prepared.notes += [f"changed: {it.what}  {it.before} -> {it.after}" for it in facts]
         start = _restore(prepared, view, name, changed, verify=options.verify)
@@ -284,6 +285,7 @@ def resume_run(
             weights = initial_weights(config.root, launch.weights_from or _weights_from(view))
             prepared.notes += filter(None, [prepared.fill(weights)])
         _refuse_finished(prepared, view, start.step)
+        prepared.engine.ensure_ready()  # what is refused leaves the record as it was
         check_shared(scope.ranks, view.folder.path)
         if scope.ranks is not None:
             scope.ranks.barrier()  # all have read what rank 0 now moves
@@ -313,7 +315,10 @@ def _restore(
         parts = saver.load(name, verify=verify, share=share)
     else:
         manifest, parts, skipped = saver.newest(verify=verify, share=share)
-    restore_changed(prepared.engine, parts, changed)
+    try:
+        restore_changed(prepared.engine, parts, changed)
+    except CheckpointError as error:
+        raise UnfitCheckpointError(error.what, where=error.where, fix=error.fix) from error
     prepared.loaded = {name: part for name, part in parts.items() if not is_of_engine(name)}
     prepared.expected = parts if verify and not changed else None
     return _Start(step=manifest.step, checkpoint=manifest.name, skipped=skipped)

@@ -82,6 +82,10 @@ class MissingCheckpointError(CheckpointError, InputError):
     """Name of a checkpoint that a run does not have."""
 
 
+class UnfitCheckpointError(CheckpointError, InputError):
+    """Checkpoint of another model, optimizer or process than those that are to take it."""
+
+
 class PeerError(AssayError):
     """Loss of another process of this run, which ended or does not answer."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from assay.core.directory import make_directory
-from assay.core.errors import CheckpointError, InputError
+from assay.core.errors import CheckpointError, InputError, MissingCheckpointError
 from assay.engine.checkpoint import folder as folders
 from assay.engine.checkpoint import together
 from assay.engine.checkpoint.codec import encode
@@ -360,7 +360,7 @@ class Saver:
         none = "None is left" if skipped else "There is none yet"
         fix = f"There are steps {steps}" if complete else none
         fix += f", and {', '.join(named)}." if named else "."
-        return CheckpointError(
+        return MissingCheckpointError(
             f"There is no checkpoint {name!r}.{lost}", where=str(self.folder), fix=fix
         )
 

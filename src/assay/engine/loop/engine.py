@@ -304,11 +304,15 @@ class Engine(TrainLoop):
         is_own = getattr(own, "__module__", "").startswith("assay.")
         return self.device.type == "cpu" or not is_own or self.bus.has_others()
 
-    def _begin(self) -> None:
-        """Check and make everything that the steps need, then fire `run_begin`."""
+    def ensure_ready(self) -> None:
+        """Raise InputError for what cannot train, or cannot be resumed in the order of now."""
         check_trainable(self.process, self.state, self.device)
         if self.state.epoch_samples and isinstance(self.source, Loader):
             self.source.check_order(self.state.epoch)
+
+    def _begin(self) -> None:
+        """Check and make everything that the steps need, then fire `run_begin`."""
+        self.ensure_ready()
         state, backward = self.state, self.process.backward
         self.is_in_epoch = self.is_in_step = self.is_loading = False
         self.is_between_steps = True
