@@ -45,6 +45,17 @@ class Rows:
     def __getitem__(self, i):
         return torch.ones(2), torch.ones(1)
 
+class Third(torch.nn.Module):
+    def forward(self, pred, target):
+        return 0.3 * torch.nn.functional.mse_loss(pred, target)
+
+class Pair(torch.nn.Module):
+    def forward(self, pred, target):
+        return ((pred - target) ** 2).sum(), len(pred)
+
+class Said(Third):
+    reduction = "sum"
+
 class Step:
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -166,3 +177,67 @@ def test_each_door_refuses_what_a_run_refuses(
     assert not list(project.runs_dir.glob("*/run.json"))
     with JobJournal() as journal:
         assert not journal.counts()
+
+
+PARTS = {"parts": "[train]\naccumulate = 2\n", "ranks": "[parallel]\ndata = 2\n"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ("parts", "check"),
+        ("ranks", "check"),
+        ("parts", "run of several"),
+        ("parts", "run --on ray"),
+    ],
+)
+def test_a_loss_that_nobody_divides_is_refused_before_a_run_begins(
+    assay: Assay, project: Project, parts: str, name: str
+) -> None:
+    write_loss("net.Third", PARTS[parts], SPACE)
+
+    said = DOORS[name](assay, [])
+
+    assert said.code == 2
+    assert "and what Third divides its" in said.out + said.err
+    assert 'reduction = "mean"' in said.out + said.err
+    assert not list(project.runs_dir.glob("*/run.json"))
+
+
+def test_a_single_run_refuses_such_a_loss_with_its_first_micro_batch(
+    assay: Assay, project: Project
+) -> None:
+    write_loss("net.Third", PARTS["parts"])
+
+    said = assay("run", "a.toml")
+
+    assert said.code == 2 and "what Third divides its loss by is unknown" in said.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("torch.nn.MSELoss", " "),
+        ("net.Pair", " "),
+        ("net.Said", " "),
+        ("net.Third", '[process]\nreduction = "mean"\n'),
+        ("net.Third", ""),
+    ],
+)
+def test_a_loss_passes_each_door_where_something_says_what_divides_it(
+    assay: Assay, project: Project, kind: str, more: str
+) -> None:
+    write_loss(kind, more, "" if kind == "net.Third" and not more else PARTS["parts"])
+
+    assert assay("check", "a.toml").code == 0
+    assert assay("run", "a.toml").code == 0
+
+
+def write_loss(kind: str, *more: str) -> None:
+    """Write the config with that criterion, and with these further keys of its sections."""
+    text = CONFIG.replace("torch.nn.MSELoss", kind)
+    for part in filter(None, more):
+        head, _, keys = part.lstrip().partition("\n")
+        text = text.replace(f"{head}\n", f"{head}\n{keys}") if head in text else text + part
+    Path("net.py").write_text(CODE)
+    Path("a.toml").write_text(text)

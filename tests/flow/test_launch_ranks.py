@@ -39,6 +39,18 @@ def test_a_mistake_that_another_rank_told_first_keeps_its_exit_code(tmp_path: Pa
     assert "no such layer" in str(outcome["exception"])
 
 
+def test_the_exit_code_is_that_of_the_rank_which_failed_by_itself(tmp_path: Path) -> None:
+    """The stages before the last of a pipeline end because that one has refused the loss."""
+    ranks = RankFolder(tmp_path)
+    failed = TaskReport(status="failed", exit_code=1, error="rank 1 is gone", follows=True)
+    ranks.report(0, failed)
+    ranks.report(1, TaskReport(status="failed", exit_code=2, error="rank 1: unknown"))
+
+    outcome = outcome_of(ranks, ranks.reports()[0], [], 0)
+
+    assert (outcome["status"], outcome["exit_code"]) == ("failed", 2)
+
+
 def test_the_word_of_a_launcher_that_comes_a_moment_after_a_death_is_waited_for(
     tmp_path: Path,
 ) -> None:

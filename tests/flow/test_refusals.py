@@ -23,7 +23,13 @@ from assay.config import open_config
 from assay.core.errors import AssayError
 
 SRC = Path(house.__file__).parent
-ERRORS = {"InputError", "ArgumentError", "ConfigError", "MissingExtraError"}
+ERRORS = {
+    "InputError",
+    "ArgumentError",
+    "ConfigError",
+    "MissingExtraError",
+    "UnknownDenominatorError",
+}
 
 FOUND = ("check", "check --rehearse", "check --rehearse --layout", "check --data")
 """Checks that find an error before a run does."""
@@ -149,6 +155,7 @@ engine/parallel/tensor_parallel.py: _plan_of_transformers _check_counts _check_i
 engine/data/workers.py: Workers._start
 
 [launch]
+compose/examination.py: rehearse_apart
 compose/rehearsal.py: bench_data
 compose/launch.py: ProcessTask.read
 compose/ranks.py: asked_processes*2 is_spread*2

@@ -118,7 +118,8 @@ def _pairs(option: str, text: str | None, names: Sequence[str]) -> Iterator[tupl
 
 def rehearse_first(configs: Sequence[Config], launch: Launch) -> int:
     """Rehearse each config in an OS process of its own, print the reports; the exit code."""
-    from assay.compose.rehearsal import is_first_rank, rehearse_apart
+    from assay.compose.examination import rehearse_apart
+    from assay.compose.rehearsal import is_first_rank
 
     if not is_first_rank():
         return 0

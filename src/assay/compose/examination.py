@@ -2,15 +2,22 @@
 
 `assay check`, `assay run`, `assay sweep` and every door to a queue or a cluster ask here, so that
 they refuse the same configs in the same words. What only a built model or a loaded data set tells
-is for a rehearsal, which builds both.
+is for a rehearsal, which builds both. One question is rehearsed here: what a loss is divided by,
+where a step has parts, and neither a class nor a word of the config says it.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 from assay.compose.checks import (
     Examiner,
@@ -19,7 +26,7 @@ from assay.compose.checks import (
     refuse,
     section_problems,
 )
-from assay.compose.launch import Launch
+from assay.compose.launch import Launch, ProcessTask, run_task
 from assay.compose.prepared_run import check_part_keys
 from assay.compose.ranks import asked_processes, check_division, check_split, data_parallel_size
 from assay.compose.weights import Weights, initial_weights
@@ -28,7 +35,10 @@ from assay.config.loading import Config
 from assay.config.standard_keys import sections_of
 from assay.config.tree import Table, get_at, is_given
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import ConfigError, InputError
+from assay.core.errors import AssayError, ConfigError, InputError
+from assay.core.sections import SplitSection
+from assay.formats.rehearsal import Rehearsal
+from assay.formats.task_report import read_report, report_file
 
 _PLACE = re.compile(r"(?P<source>.+?):(?P<line>\d+)(?::(?P<column>\d+))?")
 _ON_THE_LINE = Origin(source="<cli>")
@@ -59,10 +69,82 @@ def problems_of_runs(
     is_here: bool = True,
 ) -> list[Problem]:
     """Return what a run refuses of configs of one file that passed both stages of the check."""
-    return unique_problems(
-        configs,
-        lambda each: run_problems(examiner.settle(each), launch or Launch(), is_here=is_here),
-    )
+    launch = launch or Launch()
+    rehearsed: dict[str, list[Problem]] = {}
+
+    def problems_of(config: Config) -> list[Problem]:
+        settled = examiner.settle(config)
+        found = run_problems(settled, launch, is_here=is_here)
+        if found:
+            return found
+        key = _undeclared_loss(settled, launch)
+        if key and key not in rehearsed:
+            rehearsed[key] = _rehearse_loss(config, launch)
+        return rehearsed.get(key, [])
+
+    return unique_problems(configs, problems_of)
+
+
+def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
+    """Rehearse what a launch is about to train, in an OS process of its own.
+
+    InputError with what that process said, when it could not.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="assay-rehearse-"))
+    try:
+        processes = asked_processes(config, launch)
+        task = ProcessTask.of("rehearsal", config, launch, processes=processes)
+        ended = run_task(task, folder, stderr=subprocess.PIPE, encoding="utf-8")
+        if ended.returncode:
+            raise InputError(ended.stderr.strip().removeprefix("error: "))
+        report = read_report(report_file(folder)).rehearsal
+        assert report is not None
+        return report
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _undeclared_loss(config: Config, launch: Launch) -> str:
+    """Return the targets of a loss of which only a call tells what it is divided by; "" if none.
+
+    A step without parts needs no denominator.
+    """
+    from assay.build import user_code
+    from assay.build.graph import expected_type
+    from assay.engine.optim.denominators import declares_denominator
+
+    root, sections = config.root, sections_of(config.root)
+    split = sections.data.get("train", SplitSection())
+    num_ranks = data_parallel_size(config, asked_processes(config, launch))
+    is_whole = num_ranks == 1 and sections.train.accumulate in (None, 1)
+    if not is_trained(config) or (is_whole and split.micro_batch_size in (None, split.batch_size)):
+        return ""
+    where: dict[str, Any] = {"user_dirs": config.user_dirs, "trusted": config.settings.trusted}
+    with user_code(config.user_dirs):
+        kinds = [
+            expected_type(root, path, **where)
+            for path in (("process",), ("process", "criterion"), ("criterion",), ("model",))
+        ]
+    process, *others = kinds
+    takes_word = isinstance(process, type) and "reduction" in inspect.signature(process).parameters
+    if not takes_word or get_at(root, ("process", "reduction")) is not None:
+        return ""
+    return "" if any(map(declares_denominator, others)) else repr(kinds)
+
+
+def _rehearse_loss(config: Config, launch: Launch) -> list[Problem]:
+    """Return what a rehearsed step says against its loss; of anything else, the run says it."""
+    try:
+        report = rehearse_apart(config, replace(launch, device="cpu"))
+    except AssayError:
+        return []
+    place = "criterion" if "criterion" in config.root.items else "process"
+    origin = config.root.key_origin(place)
+    return [
+        Problem(kind="refused", message=_in_a_line(each.message), origin=origin, fix=each.fix)
+        for each in report.findings
+        if each.kind == "loss"
+    ]
 
 
 def run_problems(config: Config, launch: Launch, *, is_here: bool = True) -> list[Problem]:

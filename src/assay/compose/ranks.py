@@ -333,9 +333,10 @@ def outcome_of(
         return {"status": "stopped", "exception": hung, "exit_code": 128 + number, "signal": number}
     cause = _first_cause(ranks.reports(), ranks.error(), deaths)
     if cause is not None:
-        # Rank 0 may have obeyed the SIGTERM by which torch ends the ranks that are left.
-        failed = (first, *ranks.reports().values())
-        code = next((each.exit_code for each in failed if each.status == "failed"), 1)
+        # Others ended because one had failed; or by the SIGTERM with which torch ends those left.
+        failed = [each for each in (first, *ranks.reports().values()) if each.status == "failed"]
+        failed.sort(key=lambda each: (each.follows, each.ended_s))
+        code = failed[0].exit_code if failed else 1
         return {"status": "failed", "exception": cause, "exit_code": code or 1}
     if not first.status:
         return {"status": "failed", "exit_code": 1}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from assay.compose.callbacks import add_callbacks
 from assay.compose.checks import check_and_settle, ensure_sound, refuse, sections_to_train
 from assay.compose.examination import run_problems
-from assay.compose.launch import Launch, ProcessTask, run_task
+from assay.compose.launch import Launch
 from assay.compose.loaders import make_loader, splits_of
 from assay.compose.prepared_run import (
     PreparedRun,
@@ -24,7 +22,6 @@ from assay.compose.prepared_run import (
     evaluation_plan,
     make_process,
 )
-from assay.compose.ranks import asked_processes
 from assay.compose.run_scope import RunScope, make_task, open_run_scope, promise_no_training
 from assay.compose.weights import initial_weights
 from assay.config.loading import Config
@@ -33,7 +30,6 @@ from assay.core.errors import InputError
 from assay.core.events import Event
 from assay.core.ports import NullRecorder
 from assay.formats.rehearsal import AxisTraffic, Rehearsal
-from assay.formats.task_report import read_report, report_file
 from assay.store.layout import find_project
 
 if TYPE_CHECKING:
@@ -42,10 +38,6 @@ if TYPE_CHECKING:
     from assay.engine.loop.process import Process
     from assay.engine.parallel.layout import Layout
     from assay.engine.rehearse.ladder import Parts, Site
-
-
-class RehearsalError(InputError):
-    """A rehearsal could not be made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +133,6 @@ def _builder(
             yield _build_parts(scope, site, wanted, device)
 
     return build
-
-
-def rehearse_apart(config: Config, launch: Launch) -> Rehearsal:
-    """Rehearse what a launch is about to train, in an OS process of its own.
-
-    AssayError with what that process said, when it could not.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="assay-rehearse-"))
-    try:
-        processes = asked_processes(config, launch)
-        task = ProcessTask.of("rehearsal", config, launch, processes=processes)
-        ended = run_task(task, folder, stderr=subprocess.PIPE, encoding="utf-8")
-        if ended.returncode:
-            raise RehearsalError(ended.stderr.strip().removeprefix("error: "))
-        report = read_report(report_file(folder)).rehearsal
-        assert report is not None
-        return report
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_first_rank() -> bool:

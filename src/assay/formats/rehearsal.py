@@ -15,7 +15,7 @@ Rung = Literal["fake", "converted", "real", "unchecked"]
 its tensors were replaced by fake ones. `real`: the step was computed on the CPU. `unchecked`: it
 could not be tried at all.
 """
-Kind = Literal["shape", "dtype", "device", "value", "memory", "error", "unchecked"]
+Kind = Literal["shape", "dtype", "device", "value", "memory", "loss", "error", "unchecked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from assay.compose.examination import examine_runs
+from assay.compose.examination import examine_runs, rehearse_apart
 from assay.compose.launch import Launch
-from assay.compose.rehearsal import rehearse_apart
 from assay.compose.run_record import project_around
 from assay.config import seedless_hash
 from assay.config.loading import Config

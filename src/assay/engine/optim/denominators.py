@@ -33,6 +33,8 @@ ModelReduction = Literal["mean", "sum", "labels"]
 """The same of a loss within a model, or a mean over the labels of the batch that are no negative
 numbers."""
 
+_WORDS = ("mean", "sum")
+
 Count = Callable[[Mapping[str, Any]], Tensor | int]
 """Tells what a mean is divided by, from the arguments of a criterion by their names."""
 
@@ -99,12 +101,28 @@ def report_loss(loss: Any, weighted: Any) -> dict[str, Any]:
     return {LOSS: detach_loss(loss), f"{LOSS}_weight": weighted.weight}
 
 
+def declares_denominator(kind: Any) -> bool:
+    """Return True if all losses of a class say what they are divided by, before any is computed.
+
+    `kind` is the class of a criterion or of a model of transformers.
+    """
+    if not isinstance(kind, type):
+        return False
+    if _torch_class(kind) is not None or _shift_of_class(kind) is not None:
+        return True
+    return not issubclass(kind, tuple(_CLASSES)) and getattr(kind, "reduction", None) in _WORDS
+
+
+class UnknownDenominatorError(InputError):
+    """Losses of several micro-batches or ranks that cannot be added up."""
+
+
 def unknown_denominator(
     who: object, *, words: str = '"mean" (over the samples of the batch) or "sum"'
-) -> InputError:
+) -> UnknownDenominatorError:
     """Return the error for a loss that cannot be added up, with the line to write."""
     name = display_name(who)
-    return InputError(
+    return UnknownDenominatorError(
         f"A step has several micro-batches or ranks, and what {name} divides its loss by is"
         " unknown: they cannot be added up.",
         fix=f"Let {name} return the pair (sum, weight); or say what it returns, under [process] or"
@@ -137,7 +155,14 @@ def _word_of(criterion: Any) -> str | None:
     """
     word = getattr(criterion, "reduction", None)
     is_of_torch = isinstance(criterion, (*_CLASSES, type))
-    return word if not is_of_torch and word in ("mean", "sum") else None
+    return word if not is_of_torch and word in _WORDS else None
+
+
+def _torch_class(kind: type) -> type[nn.Module] | None:
+    """Return the criterion of torch that a class is, or inherits from with its `forward`."""
+    found = next((each for each in kind.__mro__ if each in _CLASSES), None)
+    is_own = found is None or getattr(kind, "forward", None) is not found.forward
+    return None if is_own else found
 
 
 def _torch_arguments(
@@ -150,8 +175,8 @@ def _torch_arguments(
     settings: dict[str, Any] = {}
     function = criterion
     if isinstance(criterion, nn.Module):
-        kind = next((each for each in type(criterion).__mro__ if each in _CLASSES), None)
-        if kind is None or type(criterion).forward is not kind.forward:
+        kind = _torch_class(type(criterion))
+        if kind is None:
             return None
         function = _CLASSES[kind]
         names = list(inspect.signature(kind.forward).parameters)[1:]
@@ -184,16 +209,20 @@ def _label_shift(model: Any) -> int | None:
     model = getattr(model, "_orig_mod", model)  # of torch.compile
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # of peft
     kind = type(model)
+    shift = _shift_of_class(kind)
+    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if shift is None and is_encoder_decoder:
+        is_conditional = kind.__name__.endswith("ForConditionalGeneration")
+        return 0 if is_conditional and kind.__module__.startswith("transformers.") else None
+    return shift
+
+
+def _shift_of_class(kind: type) -> int | None:
     if not kind.__module__.startswith("transformers."):
         return None
-    if kind.__name__.endswith(_SHIFTED):
-        return 1
-    is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    if kind.__name__.endswith(_UNSHIFTED) or (
-        is_encoder_decoder and kind.__name__.endswith("ForConditionalGeneration")
-    ):
-        return 0
-    return None
+    return (
+        1 if kind.__name__.endswith(_SHIFTED) else 0 if kind.__name__.endswith(_UNSHIFTED) else None
+    )
 
 
 def _entries(count: int, *, classes: int = 0) -> Count:

@@ -14,6 +14,7 @@ import torch
 
 from assay.core.errors import AssayError
 from assay.engine.optim.criterion import CriterionError
+from assay.engine.optim.denominators import UnknownDenominatorError
 from assay.engine.rehearse.fake import is_data_dependent, is_device_mismatch
 from assay.engine.rehearse.module_stack import ModuleCall
 from assay.formats.rehearsal import Finding, Kind
@@ -79,6 +80,8 @@ def error_kind(error: BaseException) -> Kind:
     if isinstance(error, CriterionError) and error.__cause__ is not None:
         error = error.__cause__
     said = str(error)
+    if isinstance(error, UnknownDenominatorError):
+        return "loss"
     if isinstance(error, AssayError):
         return "error"
     if is_device_mismatch(error):
