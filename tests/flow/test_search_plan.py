@@ -14,6 +14,7 @@ import pytest
 from assay.config.tree import fit_path, get_at
 from assay.query.diff import write_value
 from assay.query.run import RunView
+from assay.store.job_journal import JobJournal
 
 from .conftest import Assay, wait_for
 
@@ -304,8 +305,37 @@ def test_what_a_table_says_is_what_the_records_hold_wherever_a_search_is_resumed
     cut(toy, 0)
     ran = assay("run", "c.toml", "--device", "cpu", "--no-isolate")
     assert ran.returncode == 0, ran.stderr
-    titles = [view.config for view in views(toy)]
-    assert sorted(map(str, titles)) == sorted(str(each) for each in kept_configs(toy, whole))
+    trained = sorted(str(each) for each in kept_configs(toy, whole))
+    assert sorted(str(view.config) for view in views(toy)) == trained
+    for view in views(toy):
+        view.path.rename(toy / view.path.name)
+    check_queue(assay, toy, whole)
+    assert sorted(str(view.config) for view in views(toy)) == trained
+
+
+def check_queue(assay: Assay, toy: Path, whole: list[dict[str, Any]]) -> None:
+    """The jobs of a sweep are its points in order, and each says what its record holds."""
+    queue = {"ASSAY_QUEUE_DIR": str(toy / "queue")}
+    how = ("--device", "cpu", "--queue", "--no-rehearse")
+    added = assay("run", "c.toml", *how, **queue)
+    assert added.returncode == 0, added.stderr
+    worked = assay("queue", "work", "--until-empty", **queue)
+    assert worked.returncode == 0, worked.stderr
+    by_id = {view.id: view for view in views(toy)}
+    with JobJournal(toy / "queue") as journal:
+        jobs = journal.jobs()
+    launches = [by_id[job.status.run].file.newest.launch for job in jobs]
+    assert [each["point"] for each in launches] == [
+        f"{i + 1}/{len(jobs)}" for i in range(len(jobs))
+    ]
+    assert len({each["sweep"] for each in launches}) == 1
+    keys = list(whole[0]["values"])
+    for job in jobs:
+        tree = by_id[job.status.run].config_tree
+        held = [
+            f"{key}={write_value(get_at(tree, fit_path(tree, key.split('.'))))}" for key in keys
+        ]
+        assert job.spec.title == "  ".join(["toy", *held])
 
 
 def check_rows(toy: Path, found: list[dict[str, Any]]) -> None:

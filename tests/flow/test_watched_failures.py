@@ -17,7 +17,6 @@ import pytest
 
 from assay.formats import lease as leases
 from assay.formats.heartbeats import read_heartbeat
-from assay.jobs.job_folder import JobFolder
 from assay.jobs.watch import Watcher, notifier_of
 from assay.query.standstill import standstill_of
 from assay.store.job_journal import JobJournal
@@ -117,7 +116,7 @@ def waiting_pid(toy: Path, tag: str) -> int:
 def test_in_the_queue_five_ways_to_fail_and_a_hang_are_told_apart_and_the_batch_goes_on(
     toy: Path, sent: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has a message and an end of its own; the hang has the stacks of its threads."""
+    """Each has a message and an end of its own."""
     monkeypatch.setenv("ASSAY_QUEUE_DIR", str(toy / "queue"))
     monkeypatch.setenv("ASSAY_FAKE_DEVICES", "3")
     monkeypatch.setenv("PYTHONPATH", str(SRC))
@@ -157,7 +156,6 @@ def test_in_the_queue_five_ways_to_fail_and_a_hang_are_told_apart_and_the_batch_
     }
     with JobJournal() as journal:
         jobs = dict(zip(faults, journal.jobs(), strict=True))
-        hung = JobFolder.of(journal.folder, jobs["hang"].id).tail(100_000)
     ends = {tag: (job.status.failure, job.status.reason) for tag, job in jobs.items()}
     assert ends["oom"][0] == "out-of-memory" and "CUDA out of memory" in ends["oom"][1]
     assert ends["exit"] == ("exception", "SystemExit: 3")
@@ -165,8 +163,6 @@ def test_in_the_queue_five_ways_to_fail_and_a_hang_are_told_apart_and_the_batch_
     assert ends["kill"] == ("killed", "killed by SIGKILL")
     assert ends["hang"][0] == "hang" and ends["hang"][1].startswith("no step for 3 s; killed by")
     assert ends["fine"] == ("", "")
-    assert re.search(r"assay: stalled: no step for .* \(usually .* s\), at step \d+", hung)
-    assert re.search(r"forward.*faulty\.py|faulty\.py.*forward", hung)
 
 
 @pytest.mark.slow
@@ -174,7 +170,6 @@ def test_a_step_that_takes_ten_times_the_usual_is_a_hang_with_the_stacks_of_all_
     toy: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("assay.query.standstill.LEAST_S", 1.0)
-    monkeypatch.setattr("assay.jobs.stalled_jobs._by_py_spy", lambda pid: "")
     run = begin(toy, "wait")
     try:
         await_that(lambda: is_waiting(toy, run.pid))

@@ -31,7 +31,7 @@ FOLDER_VARIABLE = "ASSAY_JOB_FOLDER"
 """Environment variable of a job: the folder in which it leaves its report."""
 
 PARENT_VARIABLE = "ASSAY_JOB_PARENT"
-"""Environment variable: pid of the parent with which a supervisor, then its command, is killed."""
+"""Environment variable: pid of the parent with which a run is killed."""
 
 QUEUE_JOB = "queue "
 """Beginning of a job of the local queue in a record: `queue node3:12`."""

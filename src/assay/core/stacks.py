@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -74,17 +73,3 @@ def _holds(pid: int, file: os.stat_result) -> bool:
             if os.path.samestat(each.stat(), file):
                 return True
     return False
-
-
-def is_suspended(pid: int) -> bool:
-    """Return True for a process that was stopped (SIGSTOP); one held by a debugger is not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return False  # there is /proc, so the process is gone
-        shown = subprocess.run(
-            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return shown.stdout.startswith("T")
-    return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's

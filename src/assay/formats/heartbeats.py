@@ -1,4 +1,7 @@
-"""Heartbeats of a rank: phase and step, in a small file that the watchdog reads."""
+"""Heartbeats of a run: phase and step, in a small file, and the limits of its silence.
+
+A watchdog ends ranks that are silent for too long; all others only tell of it.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ from assay.core.regular_file import read_bytes
 _BEAT = struct.Struct("<qqqddqd")
 FIRST_STEP_S = 1800.0
 """Least number of seconds that a rank may take before its first step: it may unpack archives."""
+STILL_S, STILL_TIMES = 2.0, 3.0
+"""A step after a signal is ended past so many seconds, and so many times the usual."""
+LEAST_S, HANG_TIMES = 10.0, 10.0
+"""A step counts as a hang past so many seconds, and so many times the usual."""
+STALLED_S = 600.0
+"""Silence outside of steps that counts as a hang: an evaluation, a checkpoint, a first step."""
+SUSPENDED_S = 5.0
+"""Seconds for which a process may be suspended (SIGSTOP)."""
 
 _FADING = 0.9
 """Factor on the longest pause, applied at each next one: a first step that compiles fades."""
@@ -44,6 +55,11 @@ class Heartbeat:
     at_s: float
     usual_s: float
     at_ns: int = 0
+
+    @property
+    def is_building(self) -> bool:
+        """True before the first step."""
+        return self.phase is Phase.BUILDING
 
 
 class Heartbeats(Protocol):

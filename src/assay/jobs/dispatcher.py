@@ -31,6 +31,7 @@ from assay.core.job import (
     classify,
     describe_end,
 )
+from assay.core.processes import GRACE_S
 from assay.core.regular_file import NotRegularFileError
 from assay.core.signals import Signals, answering
 from assay.formats.lease import this_place
@@ -47,21 +48,20 @@ from assay.jobs.job_process import (
     ProcessEnd,
     ends_of,
     is_alive,
+    is_job_suspended,
     is_supervised,
     read_end,
     send_signal,
     start_forked,
 )
-from assay.jobs.stalled_jobs import NEWEST, StalledJobs
 from assay.jobs.watch import start_watcher
 from assay.query.find import run_of_job
+from assay.query.run import RunView
+from assay.query.standstill import standstill_of
 from assay.store.device_leases import LeaseHolder, QueueDevice, RunningJob
 from assay.store.job_journal import JobJournal
 from assay.store.layout import find_project
 from assay.store.queue_files import LOCK_NAME, hold_lock
-
-GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL: a run saves a checkpoint meanwhile."""
 
 _TICK_S = 0.05
 _DEATH_TRIES, _DEATH_S = 20, 0.01
@@ -69,6 +69,8 @@ _ROUND_S = 1.0
 _PROGRESS_S = 2.0
 """Seconds between two looks at whether jobs move."""
 _TAIL_BYTES = 20_000
+_NEWEST = 100
+"""Records of a project among which that of a job is looked for."""
 
 _log = logging.getLogger("assay.jobs")
 
@@ -96,7 +98,7 @@ class Dispatcher:
         self._grace_s = grace_s
         self._requests: dict[int, _EndRequest] = {}
         self._stalled_ns: dict[int, int] = {}
-        self._stalled_jobs = StalledJobs()
+        self._records: dict[int, RunView] = {}
         self._progress_ns = 0
         self._is_progress_due = False
         self._children: set[int] = set()
@@ -184,19 +186,25 @@ class Dispatcher:
             send_signal(running.holder, signal.SIGKILL)
 
     def _look_at_progress(self, running: RunningJob) -> None:
-        """Tell of a job that stands still, with its stacks, and of one that moves again."""
+        """Tell of a job that stands still, and of one that moves again."""
         job = running.job
-        stall = self._stalled_jobs.look(running)
-        if stall is None:
+        stall = self._describe_standstill(running)
+        if not stall:
             if self._stalled_ns.pop(job.id, None) is not None or job.status.reason:
                 self._journal.set_stalled(job.id, "")
                 _log.info("job %d: moves again", job.id)
         elif job.id not in self._stalled_ns:
             self._stalled_ns[job.id] = boot_ns()
-            self._journal.set_stalled(job.id, f"stalled: {stall.text}")
-            _log.warning("job %d: stalled: %s", job.id, stall.text)
-            told = f"assay: stalled: {stall.text}\n{stall.stacks()}"
-            JobFolder.of(self._journal.folder, job.id).append(told)
+            self._journal.set_stalled(job.id, f"stalled: {stall}")
+            _log.warning("job %d: stalled: %s", job.id, stall)
+
+    def _describe_standstill(self, running: RunningJob) -> str:
+        """Say how a job stands still; "" while it moves or nobody can tell."""
+        run = self._record(running.job)
+        found = standstill_of(run.folder) if run is not None else None
+        if found is not None:
+            return found.text
+        return "suspended (SIGSTOP)" if is_job_suspended(running.holder) else ""
 
     def _end(self, running: RunningJob, end: ProcessEnd) -> None:
         """Write the end of an attempt, or put the job back in line for another one."""
@@ -208,7 +216,7 @@ class Dispatcher:
         self._journal.end(job.id, status)
         self._requests.pop(job.id, None)
         self._stalled_ns.pop(job.id, None)
-        self._stalled_jobs.forget(running.holder)
+        self._records.pop(job.id, None)
         reason = f": {status.reason}" if status.reason else ""
         _log.info("job %d: %s%s", job.id, status.state, reason)
 
@@ -218,7 +226,7 @@ class Dispatcher:
         report = folder.report(job.status.attempt)
         ended = replace(
             job.status,
-            run=report.run or self._recorded_run(job, folder),
+            run=report.run or (run.id if (run := self._record(job)) is not None else ""),
             exit_code=end.exit_code,
             signal=end.signal,
             ended_ns=end.ended_ns or time.time_ns(),
@@ -237,14 +245,18 @@ class Dispatcher:
         failure = report.failure or classify(end.exit_code, end.signal, tail)
         return replace(ended, state="failed", failure=failure, reason=reason)
 
-    def _recorded_run(self, job: Job, folder: JobFolder) -> str:
-        """Return the id of the run that a job began and could not name itself; "" without one."""
-        name = folder.variables(job.status.attempt)[JOB_VARIABLE]
-        start = Path(job.spec.project or job.spec.cwd)
-        run = run_of_job(start, f"{QUEUE_JOB}{name}", newest=NEWEST)
-        # Jobs of a queue that was deleted had the same numbers.
-        is_of_job = run is not None and run.file.newest.started_ns >= job.status.created_ns
-        return run.id if run is not None and is_of_job else ""
+    def _record(self, job: Job) -> RunView | None:
+        """Return the run that a job has begun, whether it names it or not; None without one."""
+        if job.id not in self._records:
+            folder = JobFolder.of(self._journal.folder, job.id)
+            name = folder.variables(job.status.attempt)[JOB_VARIABLE]
+            start = Path(job.spec.project or job.spec.cwd)
+            run = run_of_job(start, f"{QUEUE_JOB}{name}", newest=_NEWEST)
+            # Jobs of a queue that was deleted had the same numbers.
+            if run is None or run.file.newest.started_ns < job.status.created_ns:
+                return None
+            self._records[job.id] = run
+        return self._records[job.id]
 
     # ----------------------------------------------------------------------------------- starting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -31,6 +32,7 @@ from assay.core.job import (
     describe_end,
 )
 from assay.core.parent_death import main_pid
+from assay.core.processes import GRACE_S
 from assay.formats import lease as leases
 from assay.formats.task_report import TaskReport
 from assay.jobs.devices import (
@@ -42,28 +44,19 @@ from assay.jobs.devices import (
     wanted_devices,
 )
 from assay.jobs.job_folder import JobFolder
-from assay.jobs.job_process import (
-    GatedProcess,
-    ProcessEnd,
-    is_alive,
-    read_end,
-    send_signal,
-    start_apart,
-)
+from assay.jobs.job_process import ends_of, is_alive, send_signal
 from assay.query.find import run_of_job
 from assay.query.run import RunView
 from assay.store.device_leases import DeviceSlot, LeaseHolder, holder_of
 from assay.store.job_journal import JobJournal
 from assay.store.layout import find_project, run_folders
-from assay.store.queue_files import hold_lock
-
-GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL when nobody waits for results any more."""
+from assay.store.queue_files import append_to_log, hold_lock
 
 _TAIL_BYTES = 20_000
 _SHOWN_LINES = 12
 _FOLDERS = "launchers"
 _LOCK_S = 20.0
+_ROUND_S = 0.5
 _NEWEST = 200
 """Records among which that of a living process is looked for."""
 
@@ -101,21 +94,20 @@ class CrashError(IsolatedRunError):
         self.signal = signal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class IsolatedProcess:
-    """OS process of one config, its leases, and the folder in which it reports."""
+    """OS process of one config, its leases, and the folder in which it reports.
+
+    It leads a process group, and is its `holder`. This process is its parent and sees its end.
+    """
 
     config: Config
     folder: JobFolder
-    gated: GatedProcess
     process: subprocess.Popen[bytes]
+    holder: LeaseHolder
     slots: tuple[DeviceSlot, ...]
     name: str
-
-    @property
-    def holder(self) -> LeaseHolder:
-        """Supervisor of the process, which leads its process group."""
-        return self.gated.holder
+    _asked_s: float = 0.0
 
     def has_ended(self) -> bool:
         return self.process.poll() is not None
@@ -123,6 +115,16 @@ class IsolatedProcess:
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all processes of the run."""
         send_signal(self.holder, number)
+
+    def ask_to_end(self, grace_s: float = GRACE_S) -> None:
+        """Have the run save and end; a call after the grace time kills it."""
+        if self.has_ended():
+            return
+        if not self._asked_s:
+            self._asked_s = time.monotonic()
+            self.send(signal.SIGTERM)
+        elif time.monotonic() - self._asked_s > grace_s:
+            self.send(signal.SIGKILL)
 
     def record(self) -> RunView | None:
         """Return the record that the run has begun; None before that."""
@@ -138,16 +140,16 @@ class IsolatedProcess:
         report = self.folder.report(1)
         if report.status:
             return _read_result(report, self.config, heard)
-        end = read_end(self.folder.exit_file(1), self.holder) or ProcessEnd(signal=signal.SIGKILL)
+        code = self.process.wait()
+        number = max(0, -code)
         tail = self.folder.tail(_TAIL_BYTES)
         last_lines = tail.strip().splitlines()[-_SHOWN_LINES:]
         shown = "\n  ".join(last_lines)
-        cause = end.error or describe_end(end.exit_code, end.signal)
         view = self._run_of_job()
         error = CrashError(
-            f"The OS process of the run ended: {cause}.\n  {shown}".rstrip(),
-            signal=end.signal,
-            failure=classify(end.exit_code, end.signal, tail),
+            f"The OS process of the run ended: {describe_end(code, number)}.\n  {shown}".rstrip(),
+            signal=number,
+            failure=classify(code, number, tail),
             where=str(view.path) if view is not None else "",
         )
         return RunResult(
@@ -155,7 +157,7 @@ class IsolatedProcess:
             config=self.config,
             status="crashed",
             exception=error,
-            exit_code=128 + end.signal if end.signal else end.exit_code or 1,
+            exit_code=128 + number if number else code or 1,
             id=view.id if view is not None else "",
             signal=heard,
         )
@@ -214,7 +216,6 @@ class IsolatedLauncher:
         child = self._spawn(config, folder, slots, variables)
         self.children.append(child)
         self._journal.hand_over([slot for slot in slots if slot.key != CPU], child.holder)
-        child.gated.open_gate()
         return child
 
     def end(self, child: IsolatedProcess, heard: int = 0) -> RunResult:
@@ -224,14 +225,15 @@ class IsolatedLauncher:
         self.children.remove(child)
         return child.result(heard)
 
-    def stop(self, child: IsolatedProcess, grace_s: float = GRACE_S) -> None:
-        """End a process with SIGTERM, after which its run is saved; with SIGKILL in the end."""
-        child.send(signal.SIGTERM)
-        try:
-            child.process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            child.send(signal.SIGKILL)
-            child.process.wait()
+    def ask_all_to_end(self, *, at_once: bool = False) -> None:
+        """Have all runs save and end, however long that takes; `at_once` kills them."""
+        for child in self.children:
+            child.ask_to_end(0.0 if at_once else math.inf)
+
+    def await_end(self, seconds: float) -> bool:
+        """Wait until a process ends, so long at most; return whether one has."""
+        with ends_of([child.holder for child in self.children]) as wait:
+            return wait(seconds)
 
     def describe_holders(self) -> str:
         """Return who has which devices, for people who wait."""
@@ -278,12 +280,25 @@ class IsolatedLauncher:
         environment[JOB_VARIABLE] = name
         if main_pid():  # the kernel takes the end of another thread for that of the process
             environment[PARENT_VARIABLE] = str(os.getpid())
-        command = [sys.executable, *task_arguments(folder.path / TASK_NAME)]
-        gated, process = start_apart(
-            command, os.getcwd(), environment, folder.log, folder.exit_file(1)
-        )
+        try:
+            with open(append_to_log(folder.log), "ab") as out:
+                process = subprocess.Popen(
+                    [sys.executable, *task_arguments(folder.path / TASK_NAME)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise InputError(f"A run cannot be started: {error}.") from error
         return IsolatedProcess(
-            config=config, folder=folder, gated=gated, process=process, slots=slots, name=name
+            config=config,
+            folder=folder,
+            process=process,
+            holder=holder_of(process.pid),
+            slots=slots,
+            name=name,
         )
 
     def _make_folder(self) -> Path:
@@ -302,11 +317,11 @@ class IsolatedLauncher:
 
     def _end_all(self) -> None:
         """End what still runs when nobody waits for the results any more."""
+        while any(not child.has_ended() for child in self.children):
+            for child in self.children:
+                child.ask_to_end()
+            self.await_end(_ROUND_S)
         for child in self.children:
-            child.send(signal.SIGTERM)
-        until = time.monotonic() + GRACE_S
-        for child in self.children:
-            self.stop(child, max(0.0, until - time.monotonic()))
             self._journal.give_back(child.slots, child.holder)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypedDict, Unpack, overload
 
 from assay.compose.launch import Launch, RunResult
@@ -21,7 +20,6 @@ from assay.core.signals import Signals, answering
 from assay.core.terminal import for_terminal
 from assay.jobs.isolated_process import IsolatedLauncher, IsolatedProcess
 from assay.jobs.job_folder import LogReader
-from assay.jobs.job_process import ends_of
 
 _ROUND_S = 1.0
 _SHOW_S = 0.2
@@ -62,7 +60,7 @@ class IsolatedRuns:
         for _, (_, launch) in waiting:
             launcher.check_devices(launch)
         yielded = 0
-        with launcher, answering(self._hear):
+        with launcher, answering(partial(self._hear, launcher)):
             log = LogReader(launcher.job_folder("0").log)
             while waiting or self._children:
                 self._collect(launcher)
@@ -75,16 +73,15 @@ class IsolatedRuns:
                     yield self._ended[yielded]
                     yielded += 1
                     log = LogReader(launcher.job_folder(str(yielded)).log)
-                self._wait(log)
+                self._wait(log, launcher)
 
-    def _wait(self, log: LogReader) -> None:
+    def _wait(self, log: LogReader, launcher: IsolatedLauncher) -> None:
         """Show what a run prints until a run ends, a signal comes, or a device may be free."""
         until = time.monotonic() + _ROUND_S
-        with ends_of([child.holder for child in self._children.values()]) as wait:
-            while (self._children or not self._is_stopping) and time.monotonic() < until:
-                self.show(log.read())
-                if wait(_SHOW_S):
-                    return
+        while (self._children or not self._is_stopping) and time.monotonic() < until:
+            self.show(log.read())
+            if launcher.await_end(_SHOW_S):
+                return
 
     def _start_next(
         self, waiting: list[tuple[int, tuple[Config, Launch]]], launcher: IsolatedLauncher
@@ -114,6 +111,8 @@ class IsolatedRuns:
 
     def _collect(self, launcher: IsolatedLauncher) -> None:
         """Turn OS processes that have ended into results, and free their devices."""
+        if self._signal:
+            launcher.ask_all_to_end()  # one may have begun while the signal came
         for number, child in list(self._children.items()):
             if not child.has_ended():
                 continue
@@ -122,12 +121,10 @@ class IsolatedRuns:
             if result.status == "stopped" or (self.stop_at_first and result.status != "finished"):
                 self._is_stopping = True
 
-    def _hear(self, _signals: Signals, number: int) -> None:
+    def _hear(self, launcher: IsolatedLauncher, signals: Signals, number: int) -> None:
         """Ask all runs to stop and save; a second signal kills them."""
-        is_second = bool(self._signal)
         self._signal, self._is_stopping = number, True
-        for child in self._children.values():
-            child.send(signal.SIGKILL if is_second else signal.SIGTERM)
+        launcher.ask_all_to_end(at_once=len(signals.heard) > 1)
 
 
 class RunSettings(TypedDict, total=False):

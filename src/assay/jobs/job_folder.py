@@ -13,7 +13,7 @@ from assay.core.errors import RecordError
 from assay.core.job import ATTEMPT_VARIABLE, FOLDER_VARIABLE, JOB_VARIABLE
 from assay.core.regular_file import open_regular
 from assay.formats.task_report import TaskReport, read_report, report_file
-from assay.store.queue_files import append_to_log, job_folder, job_log
+from assay.store.queue_files import job_folder, job_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,6 @@ class JobFolder:
             return read_report(report_file(self.path, attempt))
         except (FileNotFoundError, RecordError):
             return TaskReport()
-
-    def append(self, text: str) -> None:
-        """Write a line of assay's own behind what the job has printed."""
-        with open(append_to_log(self.log), "ab") as file:
-            file.write(f"{text.rstrip()}\n".encode("utf-8", "replace"))
 
     def tail(self, most_bytes: int) -> str:
         """Return the end of the log; "" without one."""

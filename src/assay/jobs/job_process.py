@@ -7,13 +7,12 @@ import json
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core.errors import InputError, RecordError
+from assay.core.errors import RecordError
+from assay.core.processes import kill_group, members_of
 from assay.core.regular_file import read_bytes
 from assay.formats.json_codec import dataclass_from
 from assay.formats.lease import process_start, this_place
@@ -85,30 +84,6 @@ def start_forked(
         os._exit(code)  # nothing of the dispatcher may run in its copy
 
 
-def start_apart(
-    command: Sequence[str], cwd: str, environment: Mapping[str, str], log: Path, exit_file: Path
-) -> tuple[GatedProcess, subprocess.Popen[bytes]]:
-    """Start a supervisor as a new interpreter; for OS processes that may have threads."""
-    with open(append_to_log(log), "ab") as out:
-        read, write = os.pipe()
-        words = ["-P", "-m", "assay.jobs.supervise", "0", str(exit_file), cwd, *command]
-        try:
-            process = subprocess.Popen(
-                [sys.executable, *words],
-                stdin=read,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=dict(environment),
-                start_new_session=True,
-            )
-        except OSError as error:
-            os.close(write)
-            raise InputError(f"A job cannot be started: {error}.") from error
-        finally:
-            os.close(read)
-    return GatedProcess(holder_of(process.pid), write), process
-
-
 def _redirect(gate: int, out: int) -> None:
     """Leave the child the gate as its standard input, the log as its output, and nothing else."""
     os.dup2(gate, 0)
@@ -157,8 +132,7 @@ def is_job_suspended(holder: LeaseHolder) -> bool:
 def send_signal(holder: LeaseHolder, number: signal.Signals) -> None:
     """Send a signal to all processes of a job; nothing if they are gone, or are others by now."""
     if holder.pid and is_alive(holder):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(holder.pid, number)
+        kill_group(holder.pid, number)
 
 
 @contextlib.contextmanager
@@ -180,28 +154,3 @@ def ends_of(holders: Sequence[LeaseHolder]) -> Iterator[Callable[[float], bool]]
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
-
-
-def members_of(group: int) -> dict[int, str]:
-    """Return state by pid of the processes of a group, without zombies.
-
-    `killpg(group, 0)` alone cannot tell: it counts zombies, which stay where there is no init.
-    """
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return {}
-    except PermissionError:
-        pass
-    members: dict[int, str] = {}
-    try:
-        names = [name for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return {group: "?"}
-    for name in names:
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path("/proc", name, "stat").read_bytes()
-            state, _, pgrp = stat[stat.rindex(b")") + 2 :].split()[:3]
-            if int(pgrp) == group and state not in (b"Z", b"X"):
-                members[int(name)] = state.decode("ascii")
-    return members

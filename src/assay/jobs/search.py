@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 from assay.compose import Launch, RunResult, resume, train_each
 from assay.config import Config
@@ -22,7 +23,6 @@ from assay.core.job import JobSpec
 from assay.core.signals import Signals, Terminated, answering, number_of
 from assay.jobs.devices import this_machine, wanted_devices
 from assay.jobs.isolated_process import CrashError, IsolatedLauncher, IsolatedProcess
-from assay.jobs.job_process import ends_of
 from assay.jobs.search_plan import SearchFolder, SearchPlan
 from assay.jobs.study import Study, make_study
 from assay.jobs.trials import PRUNED, SearchTrial, TrialRun, read_trial, read_trials
@@ -32,7 +32,6 @@ from assay.store.layout import Project
 
 _LOOK_S = 0.5
 """Seconds between two looks at the metrics of runs, and between two tries to lease a device."""
-_PATIENCE_S = 60.0
 _MOST_KILLS = 3
 """So often a run that somebody kills is resumed at once; then it waits for the next resume."""
 
@@ -60,20 +59,9 @@ class ActiveTrial:
     result: RunResult | None = None
     reported: int = 0
     is_pruned: bool = False
-    _asked_s: float = 0.0
 
     def has_ended(self) -> bool:
         return self.child is None or self.child.has_ended()
-
-    def end(self) -> None:
-        """Have the OS process save its run and end; kill it when it does not."""
-        if self.child is None or self.has_ended():
-            return
-        if not self._asked_s:
-            self._asked_s = time.monotonic()
-            self.child.send(signal.SIGTERM)
-        elif time.monotonic() - self._asked_s > _PATIENCE_S:
-            self.child.send(signal.SIGKILL)
 
     def error(self) -> str:
         """Return the error of a run that left no result, with its exit code."""
@@ -122,7 +110,8 @@ class Search:
         with folder.hold(), launcher if self._is_isolated else nullcontext():
             study = make_study(self.plan, self.plan.sweep_of(self.config), folder.journal)
             # A run in this process answers signals itself.
-            with answering(self._hear) if self._is_isolated else nullcontext():
+            hear = partial(self._hear, launcher)
+            with answering(hear) if self._is_isolated else nullcontext():
                 try:
                     self._rebuild(study)
                     self._work(study, launcher)
@@ -143,12 +132,10 @@ class Search:
         names = {device.name for device in wanted_devices(wish, this_machine().devices())}
         return self.plan.parallel if names == {"cpu"} else 0
 
-    def _hear(self, signals: Signals, number: int) -> None:
+    def _hear(self, launcher: IsolatedLauncher, signals: Signals, number: int) -> None:
         """Let the runs at work save and end; a second signal kills them."""
         self.heard = self.heard or number
-        for each in self._active if len(signals.heard) > 1 else ():
-            if each.child is not None:
-                each.child.send(signal.SIGKILL)
+        launcher.ask_all_to_end(at_once=len(signals.heard) > 1)
 
     def _work(self, study: Study, launcher: IsolatedLauncher) -> None:
         """Start runs and end them until nothing is left to do."""
@@ -157,20 +144,17 @@ class Search:
             self.watch(self._active)
             if not self._active and (self.heard or not self._tasks):
                 return
-            self._await_end()
+            # A run that was done in this process has ended already.
+            if all(each.child is not None for each in self._active):
+                launcher.await_end(_LOOK_S)
+            if self.heard:
+                launcher.ask_all_to_end()  # one may have begun while the signal came
             for each in list(self._active):
                 has_ended = each.has_ended()  # first: no point is logged after it
                 self._look(study, each)
                 if has_ended:
                     self._active.remove(each)
                     self._end(study, launcher, each)
-
-    def _await_end(self) -> None:
-        """Wait until a run ends, for a moment at most."""
-        children = [each.child for each in self._active if each.child is not None]
-        if len(children) == len(self._active):  # else one was done in this process, and has ended
-            with ends_of([child.holder for child in children]) as wait:
-                wait(_LOOK_S)
 
     def _rebuild(self, study: Study) -> None:
         """Take up the trials that the study and the records know; queue what was cut off."""
@@ -303,8 +287,9 @@ class Search:
         """Read what a run has measured, and end it when the study says so."""
         if each.child is None:
             return
+        if each.is_pruned:
+            each.child.ask_to_end()
         if each.is_pruned or self.heard:
-            each.end()
             return
         view = RunView(each.run.view.path) if each.run is not None else each.child.record()
         each.run = read_trial(view, self.plan.metrics) if view is not None else None
@@ -314,7 +299,7 @@ class Search:
             study, each.task.number, each.run.view, each.reported
         )
         if each.is_pruned:
-            each.end()
+            each.child.ask_to_end()
 
     def _report(self, study: Study, number: int, view: RunView, reported: int) -> tuple[int, bool]:
         """Report the values past the first `reported`; return their number, and True to prune.

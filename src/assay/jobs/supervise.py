@@ -1,7 +1,7 @@
 """Supervisor of one job: an OS process that starts the command, waits, and writes how it ended.
 
-It outlives the dispatcher, so that the end of a job is known however the dispatcher ended. It is a
-fork of the dispatcher, or `python -m assay.jobs.supervise` where the parent may have threads.
+It outlives the dispatcher, of which it is a fork, so that the end of a job is known however the
+dispatcher ended.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import errno
 import json
 import os
 import signal
-import sys
 import time
 
-from assay.core import parent_death, signals
-from assay.core.job import PARENT_VARIABLE, boot_ns
+from assay.core import signals
+from assay.core.job import boot_ns
 
 GO = b"g"
 NOT_BEGUN = 125
@@ -69,10 +68,3 @@ def _write(path: str, end: dict[str, object]) -> None:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             time.sleep(_DISK_FULL_S)
-
-
-if __name__ == "__main__":
-    if PARENT_VARIABLE in os.environ:
-        parent_death.end_with(int(os.environ[PARENT_VARIABLE]))
-        os.environ[PARENT_VARIABLE] = str(os.getpid())
-    sys.exit(supervise(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

@@ -14,10 +14,10 @@ from pathlib import Path
 from assay.config.settings import Settings
 from assay.core.directory import PRIVATE, create_file, make_directory
 from assay.core.regular_file import open_regular
+from assay.core.stacks import request_stacks
 from assay.formats import lease as leases
 from assay.formats.lease import process_start
 from assay.jobs.notify import Notifier
-from assay.jobs.stalled_jobs import stacks_of
 from assay.query.catalog import Catalog
 from assay.query.inbox import Inbox, Message
 from assay.store.layout import Project, RunFolder
@@ -86,7 +86,7 @@ class Watcher:
             lease = leases.read(row.path) if row is not None else None
             is_here = lease is not None and lease.place == leases.this_place()
             if row is not None and lease is not None and is_here:
-                self._stacks[message.id] = stacks_of(lease.pid, RunFolder(row.path))
+                self._stacks[message.id] = request_stacks(lease.pid, RunFolder(row.path).stacks)
         return replace(message, detail=self._stacks.get(message.id, "") or message.detail)
 
 

@@ -15,10 +15,11 @@ from assay.core.facts import Ended, Evaluated, Started, Warned
 from assay.core.formatting import duration, number
 from assay.core.regular_file import read_bytes
 from assay.formats.event_log import Timed, read_events
+from assay.formats.heartbeats import STALLED_S
 from assay.formats.metrics_file import metrics_state
 from assay.query.catalog import Catalog
 from assay.query.run_row import RunRow
-from assay.query.standstill import STALLED_S, RunStandstill, plateau_of, standstill_of
+from assay.query.standstill import RunStandstill, plateau_of, standstill_of
 from assay.store.index_rows import IndexRow
 from assay.store.layout import RunFolder
 from assay.store.read_marks import Marks, read_marks

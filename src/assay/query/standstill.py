@@ -8,20 +8,20 @@ from dataclasses import dataclass
 
 from assay.core.errors import RecordError
 from assay.core.formatting import duration, number
-from assay.core.stacks import is_suspended
+from assay.core.processes import is_suspended
 from assay.formats import lease as leases
-from assay.formats.heartbeats import Heartbeat, Phase, read_heartbeat
+from assay.formats.heartbeats import (
+    HANG_TIMES,
+    LEAST_S,
+    STALLED_S,
+    SUSPENDED_S,
+    Heartbeat,
+    Phase,
+    read_heartbeat,
+)
 from assay.formats.run_file import Summary
 from assay.store.layout import RunFolder
 from assay.store.series import read_series
-
-HANG_TIMES = 10
-"""A step that takes so many times the usual hangs."""
-LEAST_S = 10.0
-"""Silence within a step that is no hang, however short its steps are."""
-SUSPENDED_S = 3.0
-STALLED_S = 600.0
-"""Silence outside of steps that counts as a hang: an evaluation, a checkpoint, a first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

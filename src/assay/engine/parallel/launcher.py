@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError, Rend
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from assay.core.errors import InputError
+from assay.core.processes import kill
 from assay.core.signals import Signals, answering
 from assay.engine.parallel.nodes import Nodes
 from assay.engine.parallel.rank_folder import (
@@ -126,8 +127,7 @@ class _PassOn:
     def __call__(self) -> None:
         for pid in self.pids().values() if self.heard else ():
             for number, _ in self.heard[self._sent.get(pid, 0) :]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                kill(pid, number)
             self._sent[pid] = len(self.heard)
 
 

@@ -23,7 +23,7 @@ from assay.engine.parallel.watchdog import (
     SuspendedRanks,
     describe_suspension,
 )
-from assay.formats.heartbeats import FIRST_STEP_S, Phase
+from assay.formats.heartbeats import FIRST_STEP_S
 from assay.formats.lease import this_place
 
 _SHOWN_FRAMES = 5
@@ -42,7 +42,8 @@ def describe_standstill(found: Standstill, *, timeout: str) -> str:
         for each in found.ranks
         if each not in culprits
     ]
-    if not found.signal and _is_building(culprits[0]):
+    beat = culprits[0].beat
+    if not found.signal and beat is not None and beat.is_building:
         lines.append(
             f"Before its first step a rank may take {FIRST_STEP_S / 60:.0f} min, or"
             f" [parallel] timeout ({timeout}) if that is longer: all ranks were ended."
@@ -56,19 +57,14 @@ def _headline(found: Standstill, culprits: Sequence[StalledRank]) -> str:
     first = culprits[0]
     silent_s = min(each.silent_s for each in culprits)
     since = f"for {silent_s:.0f} s"
-    if _is_building(first):
-        since += ", before the first step"
-    elif first.beat is not None:
-        since += f" in step {first.beat.step + 1}"
+    if first.beat is not None:
+        is_building = first.beat.is_building
+        since += ", before the first step" if is_building else f" in step {first.beat.step + 1}"
     if not all(each.stack.is_waiting for each in culprits):
         return f"Rank {first.rank} (pid {first.pid}) has stood still {since}."
     if len(found.ranks) == 1:
         return f"Rank {first.rank} has waited for ranks of another machine {since}."
     return f"The ranks have waited for each other {since}: not all of them join one collective."
-
-
-def _is_building(rank: StalledRank) -> bool:
-    return rank.beat is not None and rank.beat.phase is Phase.BUILDING
 
 
 def _traceback_lines(stack: RankStack) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import re
@@ -13,26 +12,26 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from assay.core.stacks import SIGNAL, is_suspended, request_stacks
-from assay.formats.heartbeats import FIRST_STEP_S, Heartbeat, Phase, read_heartbeat
+from assay.core.processes import (
+    AT_ONCE_S,
+    BUILDING_S,
+    ORDERED_S,
+    WRITING_S,
+    is_suspended,
+    kill,
+)
+from assay.core.stacks import SIGNAL, request_stacks
+from assay.formats.heartbeats import (
+    FIRST_STEP_S,
+    STILL_S,
+    STILL_TIMES,
+    SUSPENDED_S,
+    Heartbeat,
+    Phase,
+    read_heartbeat,
+)
 
 CHECK_S = 0.25
-STOPPED_CHECKS = 20
-"""Checks in a row that find a rank suspended before it is killed. Not seconds: the watchdog may be
-suspended with it."""
-
-STILL_S = 2.0
-"""Least number of seconds that a step may take after a signal."""
-STILL_TIMES = 3.0
-"""Factor on the longest recent step, after which a step counts as one that never ends."""
-AT_ONCE_S = 2.0
-"""Seconds a rank has to end after a second signal, or after a rank that it has to meet is gone."""
-WRITING_S = 20.0
-"""Seconds a rank has to end after a second signal while it writes the end of its record."""
-BUILDING_S = 20.0
-"""Seconds a rank has to end after a first signal while it has not begun to train."""
-GRACE_S = 3.0
-"""Seconds between SIGTERM, with the order to end, and SIGKILL."""
 
 Check = Callable[[], object]
 
@@ -60,9 +59,10 @@ class RankWatchdog:
 
 
 class SuspendedRanks:
-    """Check that kills a rank suspended (SIGSTOP) for five seconds, for which all others wait.
+    """Check that kills a rank suspended (SIGSTOP) for `SUSPENDED_S`, for which all others wait.
 
-    `tell(rank, pid)` is called before. A rank held by a debugger is left alone.
+    `tell(rank, pid)` is called before. A rank held by a debugger is left alone. It counts checks,
+    not seconds: this process may be suspended with the rank.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SuspendedRanks:
     def __call__(self) -> None:
         for rank, pid in self.pids().items():
             self._counts[pid] = self._counts.get(pid, 0) + 1 if is_suspended(pid) else 0
-            if self._counts[pid] == STOPPED_CHECKS:
+            if self._counts[pid] == SUSPENDED_S / CHECK_S:
                 self.tell(rank, pid)
                 kill(pid)
 
@@ -141,7 +141,7 @@ class StalledRanks:
     have met.
 
     `end` is called first, and has the ranks end by themselves. SIGTERM follows for the ranks that
-    are not training yet, as nothing else may reach them, and SIGKILL after `GRACE_S` for all that
+    are not training yet, as nothing else may reach them, and SIGKILL after `ORDERED_S` for all that
     are left.
     """
 
@@ -182,16 +182,16 @@ class StalledRanks:
         )
         self.end(found)
         for each in alive:
-            if _is_building(beats[each.rank]):
+            if _is_before_training(beats[each.rank]):
                 kill(each.pid, signal.SIGTERM)
-        self._doomed |= {each.pid: time.monotonic() + GRACE_S for each in alive}
+        self._doomed |= {each.pid: time.monotonic() + ORDERED_S for each in alive}
 
     def _hangs(self, beat: Heartbeat | None, now: float) -> bool:
         """Return True for a rank that has stopped making progress by itself."""
         if beat is None:
             return False
         silent_s = now - beat.at_s
-        if beat.phase is Phase.BUILDING:
+        if beat.is_building:
             return silent_s > max(FIRST_STEP_S, self.timeout_s)
         if self.heard and beat.phase is Phase.STEP:
             limit_s = max(STILL_S, STILL_TIMES * beat.usual_s)
@@ -207,7 +207,7 @@ class StalledRanks:
         A rank that is not training yet obeys the first signal at once, unless it is blocked in C:
         in a rendezvous that a departed rank will never join, or in a collective.
         """
-        if _is_building(beat):
+        if _is_before_training(beat):
             if departed is not None and now - departed[1] > AT_ONCE_S:
                 return True
             if self.heard and now - self.heard[0][1] > BUILDING_S:
@@ -218,9 +218,9 @@ class StalledRanks:
         return now - self.heard[1][1] > (WRITING_S if is_writing else AT_ONCE_S)
 
 
-def _is_building(beat: Heartbeat | None) -> bool:
+def _is_before_training(beat: Heartbeat | None) -> bool:
     """Return True for a rank that has not begun its first step."""
-    return beat is None or beat.phase is Phase.BUILDING
+    return beat is None or beat.is_building
 
 
 def _look_at_stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> StalledRank:
@@ -231,16 +231,7 @@ def _look_at_stalled(rank: WatchedRank, beat: Heartbeat | None, now: float) -> S
 
 def describe_suspension(rank: int, pid: int) -> str:
     """Say why a suspended rank was killed."""
-    return (
-        f"Rank {rank} (pid {pid}) was stopped for {CHECK_S * STOPPED_CHECKS:.0f} s (SIGSTOP), and"
-        " was ended."
-    )
-
-
-def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Signal an OS process that may be gone already."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+    return f"Rank {rank} (pid {pid}) was stopped for {SUSPENDED_S:.0f} s (SIGSTOP), and was ended."
 
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)

@@ -15,10 +15,9 @@ from typing import Any
 from assay.core.directory import PRIVATE, make_directory
 from assay.core.errors import AssayError, MissingExtraError
 from assay.core.job import JobSpec, JobStatus, classify, describe_end
+from assay.core.processes import GRACE_S, kill_group
 
 POLL_S = 0.2
-GRACE_S = 30.0
-"""Seconds between SIGTERM and SIGKILL of a job that is cancelled."""
 
 _TAIL_BYTES = 1 << 16
 
@@ -136,11 +135,11 @@ def run_job(
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> int:
     """End a process and its children if they still run; return the exit code."""
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
+        kill_group(process.pid, signal.SIGTERM)
         try:
             process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
     return process.wait()
 
 
