@@ -207,7 +207,7 @@ def _resumed_plan(
     other = replace(plan, **now)
     if config is not None:
         found = SearchPlan.of(config, sampler="", trials=0, metrics=())
-        there = ("config", "overrides", "user_dirs", "outside", "path")
+        there = ("config", "overrides", "user_dirs", "path")
         other = replace(other, **{name: getattr(found, name) for name in there})
     elif overrides:
         other = replace(other, overrides=tuple(overrides))
