@@ -34,7 +34,7 @@ def config(project: Project) -> Path:
 @pytest.mark.row("C51")
 def test_variables_are_set_listed_and_unset_and_the_local_one_wins(assay, project: Project) -> None:
     assert assay("config", "set", "--global", "datasets", "/path/to/all/datasets").code == 0
-    assert assay("config", "set", "--local", "datasets", "/here").code == 0
+    assert assay("config", "set", "datasets", "/here").code == 0
     assert assay("config", "set", "n", "8").code == 0
 
     assert assay("config", "get", "datasets").out == "/here\n"
@@ -52,9 +52,9 @@ def test_variables_are_set_listed_and_unset_and_the_local_one_wins(assay, projec
         "global": {"globals": {"datasets": "/path/to/all/datasets"}},
     }
 
-    assert assay("config", "unset", "datasets").code == 0
+    assert assay("config", "set", "datasets", "--unset").code == 0
     assert assay("config", "get", "datasets").out == "/path/to/all/datasets\n"
-    assert assay("config", "unset", "--global", "datasets").code == 0
+    assert assay("config", "set", "--global", "datasets", "--unset").code == 0
     gone = assay("config", "get", "datasets")
     assert gone.code == 2
     assert "assay config set --global datasets VALUE" in gone.err
@@ -66,9 +66,10 @@ def test_settings_of_the_project_go_into_its_file(assay, project: Project) -> No
     assert assay("config", "set", "--global", "runs_dir", "x").code == 2
     near = assay("config", "set", "run_dir", "x")
     assert near.code == 0 and "did you mean `runs_dir`?" in near.err
-    assert assay("config", "unset", "runs_dir").code == 0
-    assert assay("config", "unset", "runs_dir").code == 2
-    assert assay("config", "get", "--local", "--global", "x").code == 2
+    assert assay("config", "set", "runs_dir", "--unset").code == 0
+    assert assay("config", "set", "runs_dir", "--unset").code == 2
+    assert assay("config", "set", "runs_dir").code == 2
+    assert assay("config", "set", "runs_dir", "a", "--unset").code == 2
 
 
 def test_the_first_setting_makes_a_project_and_says_so(

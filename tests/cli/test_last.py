@@ -137,7 +137,7 @@ def test_a_shell_completes_jobs_sweeps_and_tables(
     with JobJournal() as journal:
         jobs = journal.submit([JobSpec(command=("true",), cwd=".")] * 2)
     expected = [str(job) for job in reversed(jobs)]
-    for command in ("rm", "pause", "resume", "logs"):
+    for command in ("rm", "pause", "logs"):
         assert complete(assay, monkeypatch, f"assay queue {command} ") == expected, command
     assert complete(assay, monkeypatch, "assay sweep --resume s") == ["swp3abcd"]
     table_edits.create(project, "results")

@@ -44,7 +44,7 @@ def ids(project: Project, assay: Assay) -> dict[str, list[str]]:
 def paper(ids: dict[str, list[str]], assay: Assay) -> Path:
     """A document that holds the table, and two of its numbers in a sentence."""
     file = Path("paper.tex")
-    table = assay("table", "export", "digits", "--as", "latex").out
+    table = assay("table", "show", "digits", "--as", "latex").out
     file.write_text(
         "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
         f"{table}"
@@ -81,7 +81,7 @@ def test_the_second_of_a_column_is_marked_and_explained_in_every_form(
     ids: dict[str, list[str]], assay: Assay
 ) -> None:
     forms = ("markdown", "latex", "html")
-    markdown, latex, html = (assay("table", "export", "digits", "--as", form).out for form in forms)
+    markdown, latex, html = (assay("table", "show", "digits", "--as", form).out for form in forms)
 
     assert "| *0.810 ± 0.020* |" in markdown and "| **0.920 ± 0.020** |" in markdown
     assert r"\underline{0.810 $\pm$ 0.020}" in latex and r"\textbf{0.920 $\pm$ 0.020}" in latex
@@ -94,7 +94,7 @@ def test_each_cell_carries_the_ids_of_its_runs_in_every_form(
     ids: dict[str, list[str]], assay: Assay
 ) -> None:
     names = ("markdown", "latex", "html", "csv")
-    forms = {name: assay("table", "export", "digits", "--as", name).out for name in names}
+    forms = {name: assay("table", "show", "digits", "--as", name).out for name in names}
 
     first = " ".join(ids["best_1"])
     assert f"\n% assay: digits/r1/valid-acc-max: {first}\n" in forms["latex"]
@@ -127,7 +127,7 @@ def test_every_sign_of_a_name_is_that_sign_in_latex(project: Project, assay: Ass
         make_run(project, tag=name, points={"loss": [1.0]})
     assay("table", "fill", "t", *(f"tag = {json.dumps(name)}" for name in names), "-m", "loss")
 
-    assay("table", "export", "t", "t.tex")
+    assay("table", "show", "t", "-o", "t.tex")
 
     rows = [line for line in Path("t.tex").read_text().splitlines() if line.endswith(r"& 1 \\")]
     assert [row.partition(" & 1")[0] for row in rows] == [
@@ -157,7 +157,7 @@ def test_a_table_that_was_just_exported_is_what_the_records_say(
     for seed, value in enumerate(values):
         make_run(project, tag="a", points={"loss": [value]}, config=f"seed = {seed}\n")
     assert assay("table", "fill", "t", "tag = a", "-m", "loss").code == 0
-    assay("table", "export", "t", "t.tex")
+    assay("table", "show", "t", "-o", "t.tex")
 
     assert assay("table", "check", "t.tex").out == "1 number is what the records say\n"
     file = Path("t.tex")
@@ -246,7 +246,7 @@ def test_a_number_with_another_n_is_wrong(
     project: Project, ids: dict[str, list[str]], assay: Assay
 ) -> None:
     make_run(project, tag="last", points={"valid/acc": [0.51]}, config="seed = 9\nwidth = 8\n")
-    text = assay("table", "export", "digits", "--as", "latex").out
+    text = assay("table", "show", "digits", "--as", "latex").out
     assert text.count("(n 3)") == 2 and text.count("(n 4)") == 1
     Path("right.tex").write_text(text, encoding="utf-8")
     Path("wrong.tex").write_text(text.replace("(n 4)", "(n 3)"), encoding="utf-8")
@@ -289,7 +289,7 @@ def test_an_expression_without_runs_or_values_fills_nothing(project: Project, as
     ):
         said = assay("table", "fill", "digits", *arguments)
         assert said.code == 2 and what in said.err, said.err
-    assert assay("table", "ls").out.startswith("There is no table yet.")
+    assert assay("table", "show").out.startswith("There is no table yet.")
 
 
 @pytest.mark.thorough

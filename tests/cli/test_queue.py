@@ -19,7 +19,7 @@ def test_a_run_of_several_ranks_is_not_queued_as_one_process(
     run = make_run(project, tag="wide", attempt={"launch": {"nproc": 2}})
     name = run.name.split("-")[2]
 
-    refused = assay("queue", "rerun", name)
+    refused = assay("rerun", "--queue", name)
 
     assert refused.code == 2
     assert "It had 2 processes" in refused.err

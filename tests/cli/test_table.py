@@ -45,7 +45,7 @@ def test_a_cell_shows_the_value_of_the_run_that_it_leads_to(project: Project, as
         ["small", "CNN", "0.9"],
     ]
     assert said.lines[2:] == ["", "Each number is of one run (n = 1)."]
-    assert assay("table", "ls").lines == ["digits  digits  (1 row, 2 columns)"]
+    assert assay("table", "show").lines == ["digits  digits  (1 row, 2 columns)"]
 
 
 def test_a_cell_over_several_runs_is_mean_and_deviation(project: Project, assay: Assay) -> None:
@@ -90,8 +90,8 @@ def test_a_cell_whose_source_changed_says_what_it_was(project: Project, assay: A
     said = assay("table", "show", "digits")
 
     assert "(was 0.5)" in said.out
-    assert "1 stale" in assay("table", "ls").out
-    assert "1 cell changed" in assay("table", "export", "digits", "--as", "csv").err
+    assert "1 stale" in assay("table", "show").out
+    assert "1 cell changed" in assay("table", "show", "digits", "--as", "csv").err
 
 
 def test_a_cell_whose_run_is_gone_says_so_and_the_rest_is_there(
@@ -123,7 +123,7 @@ def test_a_run_or_a_query_that_leads_nowhere_is_told_before_the_table_is_made(
         assert "Traceback" not in said.err
     said = assay("table", "set", "digits", "small", "accuracy", "valid/nope", "--run", run)
     assert said.code == 2
-    assert assay("table", "ls").out.startswith("There is no table yet.")
+    assert assay("table", "show").out.startswith("There is no table yet.")
 
 
 def test_the_history_of_a_table_says_who_changed_what_from_what(
@@ -147,12 +147,12 @@ def test_a_table_is_written_for_a_paper_with_the_best_in_bold(
     for row, run in (("low_100%", low), ("high", high)):
         assay("table", "set", "digits", row, "acc", "valid/acc.max", "--run", run, "--best", "max")
 
-    latex = assay("table", "export", "digits", "--as", "latex").out
+    latex = assay("table", "show", "digits", "--as", "latex").out
     assert r"\toprule" in latex and r"\textbf{0.75}" in latex and r"low\_100\%" in latex
-    markdown = assay("table", "export", "digits", "--as", "markdown").out
+    markdown = assay("table", "show", "digits", "--as", "markdown").out
     assert r"| low\_100% | 0.5 |" in markdown and "| high | **0.75** |" in markdown
     file = tmp_path / "out.json"
-    assert assay("table", "export", "digits", str(file)).code == 0
+    assert assay("table", "show", "digits", "-o", str(file)).code == 0
     assert json.loads(file.read_text(encoding="utf-8"))[1] == {"name": "high", "acc": 0.75}
 
 
@@ -161,7 +161,7 @@ def test_a_table_is_written_whole_into_a_folder_that_need_not_be_there(
 ) -> None:
     assay("table", "set", "digits", "a", "acc", "valid/acc.max", "--run", run_with(project, 0.5))
     file = tmp_path / "paper" / "acc.TEX"
-    assert assay("table", "export", "digits", str(file)).code == 0
+    assert assay("table", "show", "digits", "-o", str(file)).code == 0
     before = file.read_bytes()
     assay("table", "set", "digits", "a", "acc", "0.75")
 
@@ -170,15 +170,15 @@ def test_a_table_is_written_whole_into_a_folder_that_need_not_be_there(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fail)
-        full = assay("table", "export", "digits", str(file))
+        full = assay("table", "show", "digits", "-o", str(file))
 
     assert full.code == 1 and "The table cannot be written: the disk is full." in full.err
     assert [each.name for each in file.parent.iterdir()] == ["acc.TEX"]
     assert file.read_bytes() == before
-    other = assay("table", "export", "digits", "--as", "csv", str(file.parent))
+    other = assay("table", "show", "digits", "--as", "csv", "-o", str(file.parent))
     assert other.code == 2 and "something else is in its place" in other.err
     assert "fix: name another place" in other.err
-    kind = assay("table", "export", "digits", "acc.docx")
+    kind = assay("table", "show", "digits", "-o", "acc.docx")
     assert kind.code == 2 and "acc.docx is no kind of table." in kind.err
 
 
@@ -213,8 +213,8 @@ def test_marks_n_and_p_of_a_table_are_explained_below_it(assay: Assay) -> None:
 
 @pytest.mark.usefixtures("groups")
 def test_the_table_of_a_paper_has_n_and_p_below_it(assay: Assay) -> None:
-    markdown = assay("table", "export", "digits", "--as", "markdown").out
-    latex = assay("table", "export", "digits", "--as", "latex").out
+    markdown = assay("table", "show", "digits", "--as", "markdown").out
+    latex = assay("table", "show", "digits", "--as", "latex").out
 
     assert "| near | *0.910 ± 0.020* † |" in markdown
     assert "n = 3 runs in each cell." in markdown and "Bold: best of its column" in markdown
@@ -250,7 +250,7 @@ def test_a_table_that_is_damaged_is_named_and_stops_nothing(project: Project, as
     assay("table", "set", "good", "a", "b", "c")
     table_file(project, "bad").write_text("[[[", encoding="utf-8")
 
-    said = assay("table", "ls")
+    said = assay("table", "show")
 
     assert said.code == 0
     assert "bad  cannot be read" in said.out and "good" in said.out

@@ -115,7 +115,7 @@ def test_a_run_is_put_in_line_again_and_the_new_one_names_it_as_its_parent(
     assert assay("run", "toy.toml", "--quiet").returncode == 0
     (first,) = (toy / "runs").iterdir()
 
-    added = assay("queue", "rerun", "last", "optimizer.lr=0.25", "--no-rehearse", "--json")
+    added = assay("rerun", "--queue", "last", "optimizer.lr=0.25", "--no-rehearse", "--json")
 
     assert json.loads(added.stdout) == {"jobs": [1]}, added.stderr
     assert work().wait(300) == 0

@@ -342,7 +342,7 @@ def test_the_page_puts_a_run_in_line_again_after_it_has_said_what_that_does(
 
     page.get_by_role("button", name="Queue again").click()
     asks = page.get_by_role("dialog")
-    asks.get_by_text(f"assay queue rerun {run} --device cpu").wait_for()
+    asks.get_by_text(f"assay rerun --queue {run} --device cpu").wait_for()
     asks.get_by_text("the files of the project as they are now").wait_for()
     asks.get_by_text("assay queue work --detach").or_(
         asks.get_by_text("No dispatcher is at work")

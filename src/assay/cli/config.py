@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,33 +32,23 @@ def command() -> None:
     """Group of the commands below it."""
 
 
-def scope_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--global` and `--local`, which exclude each other."""
-    for option in (
-        click.option(
-            "--local", "is_local", is_flag=True, help="Of this project: .assay/settings.toml."
-        ),
-        click.option(
-            "--global", "is_global", is_flag=True, help="Of all your projects on this machine."
-        ),
-    ):
-        function = option(function)
-    return function
+_global_option = click.option(
+    "--global", "is_global", is_flag=True, help="Of all your projects on this machine."
+)
 
 
 @command.command(
     name="get", help="Print one setting or variable; the project's wins. Without NAME list all."
 )
 @click.argument("name", required=False)
-@scope_options
+@_global_option
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def get(name: str | None, is_local: bool, is_global: bool, as_json: bool) -> int:
+def get(name: str | None, is_global: bool, as_json: bool) -> int:
     from assay.config import get_at, plain
     from assay.config.settings import SETTINGS, UnknownVariableError, path_of
 
-    scope = _scope(is_local, is_global)
     settings = _settings()
-    scopes: tuple[Scope, ...] = (scope,) if scope else ("local", "global")
+    scopes: tuple[Scope, ...] = ("global",) if is_global else ("local", "global")
     if name is None:
         if as_json:
             echo_json({each: plain(settings.of(each)) for each in scopes})
@@ -85,35 +75,31 @@ def get(name: str | None, is_local: bool, is_global: bool, as_json: bool) -> int
     context_settings={"ignore_unknown_options": True},
 )
 @click.argument("name")
-@click.argument("value")
-@scope_options
-def set_(name: str, value: str, is_local: bool, is_global: bool) -> int:
-    from assay.config.settings import SETTINGS, path_of, write
+@click.argument("value", required=False)
+@_global_option
+@click.option("--unset", is_flag=True, help="Remove it instead.")
+def set_(name: str, value: str | None, is_global: bool, unset: bool) -> int:
+    from assay.config.settings import SETTINGS, path_of, remove_setting, write
     from assay.config.sources.literals import value_of
 
-    scope = _scope(is_local, is_global)
+    if unset != (value is None):
+        raise InputError(
+            f"`{name}` is removed, or gets a value.",
+            fix=f"assay config set {name} VALUE, or --unset",
+        )
     path = path_of(name)
-    if name in SETTINGS and scope == "global":
+    scope: Scope = "global" if is_global else "local"
+    if value is None:
+        remove_setting(_file(scope), path)
+        return 0
+    if name in SETTINGS and is_global:
         raise InputError(f"`{name}` is a setting of one project.", fix="Leave out --global.")
     near = did_you_mean(name, SETTINGS) if name not in SETTINGS else ""
-    write(_file(scope or "local"), path, value if name == "runs_dir" else value_of(value))
+    write(_file(scope), path, value if name == "runs_dir" else value_of(value))
     if near:
         echo(
             f"`{name}` is a variable now; there is a setting with a name like it: {near}", err=True
         )
-    return 0
-
-
-@command.command(
-    name="unset", help="Remove a setting or a variable, of this project unless --global."
-)
-@click.argument("name")
-@scope_options
-def unset(name: str, is_local: bool, is_global: bool) -> int:
-    from assay.config.settings import path_of, remove_setting
-
-    scope = _scope(is_local, is_global)
-    remove_setting(_file(scope or "local"), path_of(name))
     return 0
 
 
@@ -210,12 +196,6 @@ def show(arguments: tuple[str, ...], user_dir: str | None, trust: bool) -> int:
         echo(f"note: {note.origin}  {visible(note.message)}", err=True)
     echo(dump(without_secrets(rename_targets(config))), end="")
     return 0
-
-
-def _scope(is_local: bool, is_global: bool) -> Scope | None:
-    if is_local and is_global:
-        raise InputError("--local and --global exclude each other.")
-    return "local" if is_local else "global" if is_global else None
 
 
 def _settings() -> Settings:

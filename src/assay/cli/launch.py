@@ -91,6 +91,11 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_options(command, options)
 
 
+def rerun_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `launch_options` that belong to a run again as it was."""
+    return _with_options(command, (_DEVICE, _DESC, _MAX_STEPS, _NPROC, _QUIET, _JSON))
+
+
 def test_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `launch_options` that an evaluation has: it has no steps and no ranks."""
     return _with_options(command, (_DEVICE, _DESC, _PDB, _NO_FILE, _JSON))

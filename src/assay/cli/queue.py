@@ -10,15 +10,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from assay.cli.completion import complete_jobs, complete_run_and_keys
-from assay.cli.job_options import job_fields, job_options
-from assay.cli.launch import split_arguments
-from assay.cli.one_config import names_and_overrides
-from assay.cli.permission import permission, say, trust_option
+from assay.cli.completion import complete_jobs
 from assay.cli.terminal import echo, paint, use_color
 from assay.core.errors import InputError
 from assay.core.formatting import duration
@@ -52,43 +47,6 @@ def command() -> None:
     pass
 
 
-@command.command(
-    name="rerun",
-    help="""Put the configs of runs in line again, as new runs, with the code of the working tree.
-    KEY=VALUE changes a key: assay queue rerun last optimizer.lr=0.01""",
-    context_settings={"ignore_unknown_options": True},
-)
-@names_and_overrides("RUN...", complete_run_and_keys)
-@click.option("--device", default="auto", help="auto, cpu, or devices to choose from: cuda:0,1.")
-@job_options
-@trust_option
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers of the jobs as JSON.")
-def rerun(
-    arguments: tuple[str, ...], device: str, trust: bool, as_json: bool, **options: Any
-) -> int:
-    from assay.cli.submission import submit_to_queue
-    from assay.compose import Launch
-    from assay.compose.training import config_of_run
-    from assay.query.find import find_run
-    from assay.query.rerun import ranks_refusal
-
-    names, overrides = split_arguments(arguments)
-    if not names:
-        raise InputError("`assay queue rerun` needs a run.", fix="assay queue rerun last")
-    runs = [find_run(name) for name in names]
-    for why in filter(None, map(ranks_refusal, runs)):
-        raise InputError(why)
-    configs = [
-        config_of_run(name, overrides, use="train it again", trust=permission(trust), tell=say)
-        for name in names
-    ]
-    launch = Launch(device=device, command=("assay", *sys.argv[1:]))
-    parents = [run.id for run in runs]
-    return submit_to_queue(
-        configs, launch, parents=parents, as_json=as_json, **job_fields(**options)
-    )
-
-
 def print_jobs(journal: JobJournal, jobs: Sequence[int]) -> None:
     """Print the numbers and titles of jobs, and how to start the dispatcher if none is at work."""
     for job in jobs:
@@ -111,7 +69,7 @@ def ls(shows_all: bool) -> int:
         total = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
         echo(total or "The queue is empty.")
         if journal.is_paused:
-            echo("paused: no job starts until `assay queue resume`")
+            echo("paused: no job starts until `assay queue pause --undo`")
         _hint_dispatcher(journal)
     return 0
 
@@ -143,26 +101,16 @@ def rm(jobs: tuple[int, ...]) -> int:
     name="pause", help="Start no job any more, or none of those named. Running ones go on."
 )
 @click.argument("jobs", type=int, nargs=-1, shell_complete=complete_jobs)
-def pause(jobs: tuple[int, ...]) -> int:
+@click.option("--undo", is_flag=True, help="Start jobs again.")
+def pause(jobs: tuple[int, ...], undo: bool) -> int:
     with JobJournal() as journal:
-        _pause(journal, jobs, paused=True)
+        if jobs:
+            journal.hold(jobs, held=not undo)
+        else:
+            journal.pause(paused=not undo)
+        if undo:
+            _hint_dispatcher(journal)
     return 0
-
-
-@command.command(name="resume", help="Start jobs again after `pause`.")
-@click.argument("jobs", type=int, nargs=-1, shell_complete=complete_jobs)
-def resume(jobs: tuple[int, ...]) -> int:
-    with JobJournal() as journal:
-        _pause(journal, jobs, paused=False)
-        _hint_dispatcher(journal)
-    return 0
-
-
-def _pause(journal: JobJournal, jobs: Sequence[int], *, paused: bool) -> None:
-    if jobs:
-        journal.hold(jobs, held=paused)
-    else:
-        journal.pause(paused=paused)
 
 
 @command.command(name="logs", help="Print what a job has printed; -f to follow it.")

@@ -64,9 +64,49 @@ def command() -> None:
     pass
 
 
-@command.command(name="ls", help="List the tables of this project.")
-def ls() -> int:
+@command.command(
+    name="show",
+    help="""Show a table as it is now: stale cells are marked with what they were. Without NAME,
+    list the tables of this project.""",
+)
+@click.argument("name", required=False, shell_complete=complete_tables)
+@click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(list(FORMS.values())),
+    help="For a paper or a program; LaTeX is that of booktabs.",
+)
+@click.option(
+    "-o", "--to", "file", metavar="FILE", help="Write it there, in the form of the ending."
+)
+def show(name: str | None, history: bool, form: str | None, file: str | None) -> int:
     project = project_here()
+    if name is None:
+        return _list_tables(project)
+    table = _read(project, name)
+    if history:
+        for edit in read_history(project, name):
+            place = " ".join(filter(None, [edit.row, edit.column]))
+            change = f"{_plain(edit.old)} -> {_plain(edit.new)}"
+            echo(
+                visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip())
+            )
+        return 0
+    chosen = form or FORMS.get(Path(file or "").suffix.lower())
+    if file and chosen is None:
+        raise InputError(
+            f"{file} is no kind of table.",
+            fix=f"--as {', '.join(FORMS.values())}; or a file ending in {', '.join(FORMS)}",
+        )
+    found = follow_links(table, _catalog(project))
+    if chosen is None:
+        echo("\n".join(_lines(found)))
+        return 0
+    return _export(found, name, chosen, file)
+
+
+def _list_tables(project: Project) -> int:
     names = table_names(project)
     if not names:
         echo("There is no table yet. `assay table set NAME ROW COLUMN VALUE` makes one.")
@@ -84,24 +124,25 @@ def ls() -> int:
     return 0
 
 
-@command.command(
-    name="show", help="Show a table as it is now: stale cells are marked with what they were."
-)
-@click.argument("name", shell_complete=complete_tables)
-@click.option("--history", is_flag=True, help="Show its changes instead: when, who, what.")
-def show(name: str, history: bool) -> int:
-    project = project_here()
-    table = _read(project, name)
-    if history:
-        for edit in read_history(project, name):
-            place = " ".join(filter(None, [edit.row, edit.column]))
-            change = f"{_plain(edit.old)} -> {_plain(edit.new)}"
-            echo(
-                visible(f"{moment(edit.at_ns)}  {edit.who}  {edit.what} {place}  {change}".rstrip())
-            )
+def _export(table: ShownTable, name: str, form: str, file: str | None) -> int:
+    """Write a table in a form, to the file or to the terminal."""
+    if table.stale:
+        echo(
+            f"{count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
+            err=True,
+        )
+    writers = {
+        "markdown": table.to_markdown,
+        "latex": table.to_latex,
+        "csv": table.to_csv,
+        "html": table.to_html,
+        "json": table.to_json,
+    }
+    text = writers[form]()
+    if file is None:
+        echo(text, end="" if text.endswith("\n") else "\n")
         return 0
-    found = follow_links(table, _catalog(project))
-    echo("\n".join(_lines(found)))
+    replace_file(Path(file), text.encode("utf-8", "replace"), "The table cannot be written")
     return 0
 
 
@@ -221,8 +262,9 @@ def fill(name: str, expressions: tuple[str, ...], metrics: tuple[str, ...]) -> i
 @command.command(
     name="check",
     help="""Say which numbers of a LaTeX document are no longer those of the records. A comment
-    says which cell a number is of: `assay table export` writes one before each row, and a line of
-    text can end in `% assay: TABLE/ROW/COLUMN`. Exits with 1 when a number differs.""",
+    says which cell a number is of: `assay table show NAME --as latex` writes one before each
+    row, and a line of text can end in `% assay: TABLE/ROW/COLUMN`. Exits with 1 when a number
+    differs.""",
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 def check(files: tuple[str, ...]) -> int:
@@ -241,7 +283,7 @@ def check(files: tuple[str, ...]) -> int:
     if not total:
         raise InputError(
             f"No number in {', '.join(files)} says which cell it is of.",
-            fix="`assay table export NAME FILE.tex` writes that; or end a line with"
+            fix="`assay table show NAME -o FILE.tex` writes that; or end a line with"
             " `% assay: TABLE/ROW/COLUMN`",
         )
     are = "is" if total == 1 else "are"
@@ -249,47 +291,6 @@ def check(files: tuple[str, ...]) -> int:
         echo(f"{wrong} of {count(total, 'number')} {are} not what the records say", err=True)
         return 1
     echo(f"{count(total, 'number')} {are} what the records say")
-    return 0
-
-
-@command.command(
-    name="export",
-    help="Write a table as Markdown, LaTeX (booktabs), CSV, HTML or JSON, as FILE's ending says.",
-)
-@click.argument("name", shell_complete=complete_tables)
-@click.argument("file", required=False)
-@click.option(
-    "--as",
-    "form",
-    type=click.Choice(list(FORMS.values())),
-    help="The form; to the terminal without FILE.",
-)
-def export(name: str, file: str | None, form: str | None) -> int:
-    project = project_here()
-    chosen = form or FORMS.get(Path(file or "").suffix.lower())
-    if chosen is None:
-        raise InputError(
-            f"{file} is no kind of table." if file else "In which form?",
-            fix=f"--as {', '.join(FORMS.values())}; or a file ending in {', '.join(FORMS)}",
-        )
-    table = follow_links(_read(project, name), _catalog(project))
-    if table.stale:
-        echo(
-            f"{count(table.stale, 'cell')} changed since somebody looked: assay table show {name}",
-            err=True,
-        )
-    writers = {
-        "markdown": table.to_markdown,
-        "latex": table.to_latex,
-        "csv": table.to_csv,
-        "html": table.to_html,
-        "json": table.to_json,
-    }
-    text = writers[chosen]()
-    if file is None:
-        echo(text, end="" if text.endswith("\n") else "\n")
-        return 0
-    replace_file(Path(file), text.encode("utf-8", "replace"), "The table cannot be written")
     return 0
 
 

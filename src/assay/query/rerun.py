@@ -56,7 +56,7 @@ def _refusal(view: RunView) -> str:
     if not authorship.is_at_home(view.folder, view.file):
         return (
             "It was not made here, where it is now:"
-            f" `assay queue rerun {view.id}` in a terminal asks first."
+            f" `assay rerun {view.id} --queue` in a terminal asks first."
         )
     return ranks_refusal(view)
 

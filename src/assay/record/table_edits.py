@@ -246,7 +246,7 @@ def _read(project: Project, name: str) -> ResultTable:
     try:
         return read_table(project, name)
     except FileNotFoundError:
-        raise InputError(f"There is no table {name}.", fix="`assay table ls` lists all") from None
+        raise InputError(f"There is no table {name}.", fix="`assay table show` lists all") from None
 
 
 def _row(table: ResultTable, key: str) -> TableRow:

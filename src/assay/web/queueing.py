@@ -1,4 +1,4 @@
-"""Runs put in line again by `assay queue rerun`, in an OS process of its own.
+"""Runs put in line again by `assay rerun --queue`, in an OS process of its own.
 
 What checks and rehearses a config imports torch and the modules of the user: nothing for a server.
 """
@@ -48,7 +48,7 @@ class RerunSubmitter:
             self._process.kill()
 
     def _run(self, project: Project, ids: Sequence[str], device: str) -> list[int]:
-        words = [sys.executable, "-m", "assay", "queue", "rerun", *ids, "--device", device]
+        words = [sys.executable, "-m", "assay", "rerun", "--queue", *ids, "--device", device]
         # The job keeps the environment that it is submitted with.
         kept = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
         with subprocess.Popen(

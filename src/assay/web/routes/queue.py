@@ -164,7 +164,7 @@ def rerun_plan(
     responses={409: {"model": ErrorBody, "description": "Another request is at work."}},
 )
 def rerun(request: Request, home: HomeOf, given: RerunAct) -> QueuedJobs:
-    """Put runs in line again, as `assay queue rerun` does: all of them or none."""
+    """Put runs in line again, as `assay rerun --queue` does: all of them or none."""
     plan = _plan(request.app.state.rules, home, given.runs)
     refusals = [f"{each.run}: {each.refusal}" for each in plan.runs if each.refusal]
     if plan.refusal or refusals:
@@ -177,7 +177,7 @@ def rerun(request: Request, home: HomeOf, given: RerunAct) -> QueuedJobs:
 def _plan(rules: Rules, home: Home, ids: list[str]) -> RerunPlan:
     found = [rerun_of(view_of(home, each)) for each in dict.fromkeys(ids)]
     device = "cpu" if all(each.device == "cpu" for each in found) else "auto"
-    words = ["assay", "queue", "rerun", *(each.run for each in found), "--device", device]
+    words = ["assay", "rerun", "--queue", *(each.run for each in found), "--device", device]
     return RerunPlan(
         command=" ".join(words),
         root=str(home.project.root),
