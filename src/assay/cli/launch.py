@@ -91,6 +91,12 @@ def launch_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_options(command, options)
 
 
+def resume_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `launch_options` but those of several machines: there the job resumes."""
+    options = (_DEVICE, _DESC, _DEBUG, _PDB, _NO_FILE, _MAX_STEPS, _NPROC, _QUIET, _JSON)
+    return _with_options(command, options)
+
+
 def rerun_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `launch_options` that belong to a run again as it was."""
     return _with_options(command, (_DEVICE, _DESC, _MAX_STEPS, _NPROC, _QUIET, _JSON))

@@ -11,10 +11,10 @@ from assay.cli.completion import complete_run_and_keys
 from assay.cli.launch import (
     json_at_end,
     launch_of,
-    launch_options,
     only_run,
     print_result,
     result_data,
+    resume_options,
     split_arguments,
 )
 from assay.cli.one_config import names_and_overrides
@@ -29,7 +29,7 @@ from assay.core.errors import InputError
     context_settings={"ignore_unknown_options": True},
 )
 @names_and_overrides("[RUN[@CKPT]]", complete_run_and_keys)
-@launch_options
+@resume_options
 @click.option(
     "--take-over", is_flag=True, help="Even if another process seems to be writing this run."
 )
