@@ -179,7 +179,7 @@ def by_engine(
         display = Display(logger=logging.getLogger("benchmark"), stream=Terminal())
         handlers = display.handlers() if bar else []
         if trace is not None:
-            writer = TraceWriter(trace, 1, on_problem=print)
+            writer = TraceWriter(trace, on_problem=print)
             handlers = [*handlers, *Tracer(writer.write).handlers()]
         return Engine(process, batches, recorder=recorder, handlers=handlers, device=device).run
 

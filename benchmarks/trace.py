@@ -52,7 +52,7 @@ def side(name: str, batches: Batches, level: Level | None, folder: Path) -> Side
         process = Supervised(model, criterion, backward=OptimizerStep(optimizer))
         engine = Engine(process, batches)
         if level is not None:
-            writer = TraceWriter(folder / f"{level}.bin", 1, on_problem=print)
+            writer = TraceWriter(folder / f"{level}.bin", on_problem=print)
             engine.bus.extend(Tracer(writer.write, every=every, level=level).handlers())
         return engine.run
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,12 @@ from assay.formats.trace_file import PHASES, Digest, Head, TraceSite
 U32 = st.integers(0, 2**32 - 1)
 HEAD = Head(algorithm="fold64", level="full", every=100, rank=3)
 Entries = list[tuple[int, int, int]]
+
+
+def head_of(data: dict[str, object]) -> bytes:
+    """Return the frame of a head that another version may have written."""
+    body = json.dumps(data).encode()
+    return frames.pack(trace_file.HEAD, 0, 0, len(body).to_bytes(4, "little") + body)
 
 
 @st.composite
@@ -33,22 +41,6 @@ def sites(draw: st.DrawFn) -> list[TraceSite]:
     ]
 
 
-def extent(at: int, body: bytes, *, spare: int | None = None) -> bytes:
-    end = 0 if spare is None else at + frames.EXTENT_HEAD_BYTES + len(body) + spare
-    return (
-        frames.pack_extent(trace_file.FORM, sequence=1, attempt=1, base_ns=0, end=end)
-        + body
-        + b"\0" * (spare or 0)
-    )
-
-
-def file(*bodies: bytes, spare: int | None = None) -> bytes:
-    data = frames.file_head(trace_file.FORM)
-    for body in bodies:
-        data += extent(len(data), body, spare=spare)
-    return data
-
-
 @settings(deadline=None)
 @given(sites(), st.data())
 def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
@@ -61,9 +53,7 @@ def test_fingerprints_come_back_in_the_order_in_which_they_were_taken(
     body = trace_file.pack_head(HEAD) + b"".join(map(trace_file.pack_site, known))
     body += b"".join(trace_file.pack_digests(step, entries) for step, entries in steps)
 
-    head, *digests = trace_file.read_trace(
-        file(body, spare=data.draw(st.sampled_from([None, 0, 32])))
-    )
+    head, *digests = trace_file.read_trace(body)
 
     by_id = {site.id: site for site in known}
     assert head == HEAD
@@ -76,12 +66,11 @@ def test_a_step_of_more_fingerprints_than_a_frame_holds_is_written_as_several() 
     site = TraceSite(id=1, phase="forward", module="net", name="output", dtype="float32", shape=())
     entries = [(1, n, n * n) for n in range(trace_file.MAX_ENTRIES + 1)]
 
-    packed = trace_file.pack_site(site) + trace_file.pack_digests(5, entries)
+    packed = trace_file.pack_head(HEAD) + trace_file.pack_site(site)
+    packed += trace_file.pack_digests(5, entries)
 
     assert [
-        digest.occurrence
-        for digest in trace_file.read_trace(file(packed))
-        if isinstance(digest, Digest)
+        digest.occurrence for digest in trace_file.read_trace(packed) if isinstance(digest, Digest)
     ] == list(range(trace_file.MAX_ENTRIES + 1))
 
 
@@ -89,10 +78,11 @@ def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
     body = b'{"phase":"data","module":"","name":"x","dtype":"int64","shape":[2],"device":"cpu"}'
     frame = frames.pack(trace_file.SITE, 4, 0, len(body).to_bytes(4, "little") + body)
 
-    found = list(trace_file.read_trace(file(frame + trace_file.pack_digests(1, [(4, 0, 9)]))))
+    head = trace_file.pack_head(HEAD)
+    found = list(trace_file.read_trace(head + frame + trace_file.pack_digests(1, [(4, 0, 9)])))
 
     site = TraceSite(id=4, phase="data", module="", name="x", dtype="int64", shape=(2,))
-    assert found == [Digest(1, site, 0, 9)]
+    assert found == [HEAD, Digest(1, site, 0, 9)]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +97,7 @@ def test_a_site_of_a_later_version_with_more_to_say_is_read() -> None:
     ids=["no JSON", "nothing said", "empty", "a list", "a site nobody defined"],
 )
 def test_what_makes_no_sense_is_reported_as_damage_and_passed_over(body: bytes) -> None:
-    found = list(trace_file.read_trace(file(body + trace_file.pack_head(HEAD))))
+    found = list(trace_file.read_trace(body + trace_file.pack_head(HEAD)))
 
     assert [type(item) for item in found] == [Damage, Head]
 
@@ -124,7 +114,7 @@ def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.
         + trace_file.pack_digests(1, [(1, 0, 5), (1, 1, 6)])
     )
     second = trace_file.pack_digests(2, [(1, 0, 7)])
-    whole = file(first, second, spare=16)
+    whole = first + second
     flipped = bytearray(whole)
     flipped[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
 
@@ -139,16 +129,31 @@ def test_a_flipped_bit_costs_at_most_the_fingerprints_of_its_own_frame(data: st.
 def test_a_file_cut_at_every_byte_of_its_last_frame_keeps_what_came_before() -> None:
     site = TraceSite(id=1, phase="loss", module="", name="loss", dtype="float32", shape=())
     last = trace_file.pack_digests(2, [(1, 0, 2**64 - 1)])
-    whole = file(trace_file.pack_site(site) + trace_file.pack_digests(1, [(1, 0, 5)]) + last)
+    whole = trace_file.pack_head(HEAD) + trace_file.pack_site(site)
+    whole += trace_file.pack_digests(1, [(1, 0, 5)]) + last
     start = len(whole) - len(last)
 
     for cut in range(start + 1, len(whole)):
         assert list(trace_file.read_trace(whole[:cut])) == [
+            HEAD,
             Digest(1, site, 0, 5),
             Damage(start, cut, torn=True),
         ]
 
 
-def test_a_newer_version_is_refused() -> None:
-    with pytest.raises(RecordError, match="format 2; this assay knows 1"):
-        list(trace_file.read_trace(frames.file_head(frames.Form(b"T", 2))))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\0" * 100, "no trace: it has no intact head"),
+        (trace_file.pack_head(HEAD)[:30], "no trace: it has no intact head"),
+        (head_of({"format": 3, "algorithm": "fold64"}), "has format 3; this assay knows 2"),
+        (head_of({"algorithm": "fold64"}), "has format 1; this assay knows 2"),
+    ],
+)
+def test_what_is_no_trace_or_of_another_format_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        list(trace_file.read_trace(data))
+
+
+def test_the_file_of_a_run_that_was_killed_at_once_is_an_empty_trace() -> None:
+    assert list(trace_file.read_trace(b"")) == []

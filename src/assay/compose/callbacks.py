@@ -201,7 +201,7 @@ def trace_run(
     def warn(message: str) -> None:
         recorder.tell(Warned(message=message, step=engine.state.step))
 
-    writer = TraceWriter(folder.trace_file(attempt, rank), attempt, on_problem=warn)
+    writer = TraceWriter(folder.trace_file(attempt, rank), on_problem=warn)
     engine.bus.extend(tracing_handlers(prepared, launch, writer.write, rank=rank))
     try:
         yield

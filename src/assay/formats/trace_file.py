@@ -1,4 +1,4 @@
-"""The byte format of a trace, version 1: fingerprints of a run, step by step, module by module.
+"""The byte format of a trace, version 2: fingerprints of a run, step by step, module by module.
 
 One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frames is in
 `formats/frames.py`.
@@ -8,11 +8,11 @@ One file an attempt and rank: `trace/<attempt>-<rank>.bin`. The grammar of frame
                                       order they happened
     0xFFFE  SITE    site id  0        u32 length, UTF-8 JSON: phase, module, name, dtype, shape,
                                       kind, arguments
-    0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: algorithm, level, every, rank
+    0xFFFD  HEAD    0        0        u32 length, UTF-8 JSON: format, algorithm, level, every, rank
 
 A site is a place in the program at which a tensor is fingerprinted; it is defined before its first
 use. `occurrence` counts how often that site was reached within the step (a module called twice, a
-micro-step). SITE and HEAD are written twice, because other frames depend on them.
+micro-step). HEAD comes first. SITE and HEAD are written twice, because other frames depend on them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from typing import Any, Literal, get_args
 
 from assay.core.errors import RecordError
 from assay.formats import frames
-from assay.formats.frames import Damage, Extent, Frame
+from assay.formats.frames import Damage, Frame
 from assay.formats.json_codec import dataclass_from
 
-FORM = frames.Form(kind=b"T", version=1)
+FORMAT = 2
 
 DIGESTS = 1
 SITE = 0xFFFE
 HEAD = 0xFFFD
+_TAGS = frozenset({DIGESTS, SITE, HEAD})
+_SENSELESS = (KeyError, struct.error, ValueError, TypeError, RecursionError, RecordError)
 MAX_ENTRIES = frames.MAX_PAYLOAD_BYTES // 16
 
 Phase = Literal[
@@ -107,6 +109,7 @@ class Digest:
 def pack_head(head: Head) -> bytes:
     """Return the frame of a head, twice: without it no other frame can be compared."""
     data = {
+        "format": FORMAT,
         "algorithm": head.algorithm,
         "level": head.level,
         "every": head.every,
@@ -137,29 +140,52 @@ def pack_digests(step: int, entries: Iterable[tuple[int, int, int]]) -> bytes:
 def read_trace(
     data: bytes | memoryview, *, where: str = "trace"
 ) -> Iterator[Head | Digest | Damage]:
-    """Yield the head, then the fingerprints in the order taken; damage is reported and skipped."""
-    damage = frames.check_file_head(data, FORM, where=where)
-    if damage is not None:
-        yield damage
+    """Yield the head, then the fingerprints in the order taken; damage is reported and skipped.
+
+    RecordError for what has no intact head, and is no trace or one of another format.
+    """
+    if not data:
+        return
+    _check_format(data, where)
     sites: dict[int, TraceSite] = {}
     head: Head | None = None
-    for item in frames.scan(data, is_frame=lambda tag, words: tag in (DIGESTS, SITE, HEAD)):
-        match item:
-            case Extent():
-                continue
-            case Damage():
-                yield item
-            case Frame():
-                try:
-                    for found in _decode(item, sites):
-                        if found != head:  # the second copy
-                            yield found
-                        if isinstance(found, Head):
-                            head = found
-                except (KeyError, struct.error, ValueError, TypeError, RecursionError, RecordError):
-                    # Intact, but about a site whose definition was lost, or written wrongly: one
-                    # frame is lost.
-                    yield Damage(item.offset, item.end, torn=False)
+    for item in frames.scan(data, is_tag=_TAGS.__contains__):
+        if isinstance(item, Damage):
+            yield item
+            continue
+        try:
+            for found in _decode(item, sites):
+                if found != head:  # the second copy
+                    yield found
+                if isinstance(found, Head):
+                    head = found
+        except _SENSELESS:
+            # Intact, but about a site whose definition was lost, or written wrongly: one frame is
+            # lost.
+            yield Damage(item.offset, item.end, torn=False)
+
+
+def _check_format(data: bytes | memoryview, where: str) -> None:
+    heads = (
+        item
+        for item in frames.scan(data, is_tag=_TAGS.__contains__)
+        if isinstance(item, Frame) and item.tag == HEAD
+    )
+    for frame in heads:
+        try:
+            head = _json(frame.payload)
+        except _SENSELESS:
+            continue
+        if "algorithm" not in head:
+            continue
+        found = head.get("format", 1)
+        if found == FORMAT:
+            return
+        fix = "Read it with the assay that wrote it."
+        raise RecordError(
+            f"The file has format {found}; this assay knows {FORMAT}.", where=where, fix=fix
+        )
+    raise RecordError("This is no trace: it has no intact head.", where=where)
 
 
 def _decode(frame: Frame, sites: dict[int, TraceSite]) -> list[Head | Digest]:

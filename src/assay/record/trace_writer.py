@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from assay.core.directory import create_file, make_directory
-from assay.formats import frames
-from assay.formats.trace_file import FORM
 from assay.store.layout import refusal
 
 
 class TraceWriter:
     """Writer of one trace file, one write call a frame. A full disk ends the trace, not the run."""
 
-    def __init__(self, path: Path, attempt: int, *, on_problem: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, *, on_problem: Callable[[str], None]) -> None:
         self.path = path
         self._on_problem = on_problem
         self._fd: int | None = None
-        head = frames.file_head(FORM)
-        head += frames.pack_extent(FORM, sequence=1, attempt=attempt, base_ns=time.time_ns(), end=0)
         try:
             make_directory(path.parent)
             self._fd = create_file(path, exclusive=False)
         except OSError as error:
             self._give_up(error)
-            return
-        self.write(head)
 
     def write(self, data: bytes) -> None:
         """Append frames; after a write that failed, nothing more."""

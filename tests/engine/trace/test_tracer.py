@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from assay.engine import EMA, Engine, Evaluate, Loader, Supervised
 from assay.engine.trace.tracer import Tracer
-from assay.formats import frames
-from assay.formats.trace_file import FORM, Level
+from assay.formats.trace_file import Level
 from assay.query.traces import Alignment, TracedStep, align, steps_in
 from engine.toys import Noisy, hard_net, points, supervised
 
@@ -37,10 +36,7 @@ def trained(
     data = loader.pop("data", None) or Noisy()
     train = Loader(data, batch_size=4, shuffle=True, seed=seed, **loader)
     engine = Engine(process(model), train, steps=steps, seed=1)
-    out = [
-        frames.file_head(FORM),
-        frames.pack_extent(FORM, sequence=1, attempt=1, base_ns=0, end=0),
-    ]
+    out: list[bytes] = []
     if level is not None:
         engine.bus.extend(Tracer(out.append, every=every, level=level, first=first).handlers())
     change(engine)
