@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,13 @@ def test_where_nothing_is_the_way_to_begin_is_said(
         == "There is no project here, so there are no runs. `assay init` makes one.\n"
     )
 
+    make_project(tmp_path / "my runs")
+    below = "cd 'my runs': it is a project"
+    assert below in assay("ls").out and below in assay("show", "last").err
+
     make_project(tmp_path)
+    assert below in assay("ls").out
+    shutil.rmtree(tmp_path / "my runs")
     said = assay("ls")
 
     assert said.code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -219,9 +220,12 @@ def _print(table: RunTable) -> None:
 
 
 def _none(homes: Sequence[Project], asked: Asked) -> str:
+    below = known_projects.suggest_below(homes[0].root if homes else Path.cwd())
     if not homes:
-        return "There is no project here, so there are no runs. `assay init` makes one."
+        return (
+            f"There is no project here, so there are no runs. {below or '`assay init` makes one'}."
+        )
     if asked.where or asked.grep:
         return "No run is like that."
     tests = "." if asked.tests else "; test runs are shown with --tests."
-    return f"There are no runs yet. `assay run CONFIG` makes one{tests}"
+    return f"There are no runs yet. {below or '`assay run CONFIG` makes one'}{tests}"

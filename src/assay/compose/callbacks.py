@@ -86,6 +86,7 @@ def _add_evaluation(prepared: PreparedRun) -> Evaluate:
         metrics=metrics,
     )
     scope.context.set("evaluation", evaluate)
+    prepared.engine.kept.append(evaluate)  # a handler may run it where no period does
     prepared.engine.bus.extend(evaluate.handlers())
     if every != "never" and prepared.loaders:
         # Not before the first step, whose own errors say more: they name the samples.

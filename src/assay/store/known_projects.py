@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -110,9 +111,19 @@ def project_here(start: Path | None = None) -> Project:
         raise InputError(
             "There is no project here: no folder `.assay` in this folder or above it.",
             where=str(folder),
-            fix="`assay init` makes this folder one; so does the first `assay run`",
+            fix=suggest_below(folder)
+            or "`assay init` makes this folder one; so does the first `assay run`",
         )
     return project
+
+
+def suggest_below(folder: Path) -> str:
+    """Return a fix that names a project directly below a folder, "" where none lies there."""
+    try:
+        names = sorted(each.name for each in folder.iterdir() if (each / ".assay").is_dir())
+    except OSError:
+        return ""
+    return f"cd {shlex.quote(names[0])}: it is a project" if names else ""
 
 
 def projects_here(start: Path | None = None) -> list[Project]:

@@ -131,7 +131,7 @@ class FileLogger(RunnerPlugin):
 
 
 def _is_temporary(folder: Path) -> bool:
-    """Return whether a record lies in a project of a proof, which is gone when that has ended."""
+    """Return whether a folder belongs to a proof, which is gone when that has ended."""
     temporary, folder = Path(tempfile.gettempdir()).resolve(), folder.resolve()
     is_below = folder.is_relative_to(temporary)
     return is_below and folder.relative_to(temporary).parts[0].startswith("assay-")
@@ -209,6 +209,7 @@ def inside_working_directory(name: str, argument: str) -> Path:
         place = (home / path).resolve()
         # Links in a circle are no error from Python 3.13 on: the place is then still a link.
         is_inside = place.is_relative_to(home) and not place.is_symlink()
+        is_inside = is_inside or _is_temporary(home)  # a proof links the project's data into it
     except (OSError, RuntimeError, ValueError):  # links in a circle, a null byte
         is_inside = False
     if path.is_absolute() or ".." in path.parts or not is_inside:

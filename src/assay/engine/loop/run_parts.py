@@ -43,4 +43,4 @@ class RunParts:
     modules: Mapping[str, nn.Module]
     buffers: Buffers
     times: EpochTimes
-    kept: list[Stateful]
+    kept: list[Any]
