@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,6 @@ from assay.engine.metrics.means import LoggedMeans
 from assay.engine.numerics.buffers import Buffers
 from assay.engine.numerics.seed import StepRandomness
 from assay.engine.optim.data_parallel_group import DataParallelGroup
-from assay.engine.optim.optimizer_step_base import Stateful
 from assay.engine.parallel.pipeline import Pipeline
 
 
