@@ -342,6 +342,18 @@ class Wave:
                 group["weight_decay"] = self.value(engine.state.step)
 
 
+class DrawingListener:
+    """Listener that draws from the global generators between two steps."""
+
+    def handlers(self) -> list[Handler]:
+        return [Handler(event=each, fn=self.draw) for each in (Event.STEP_BEGIN, Event.EPOCH_END)]
+
+    def draw(self, engine: Engine) -> None:
+        drawn = random.random() + float(np.random.rand()) + torch.rand(1).item()
+        for group in engine.process.backward.optimizers[""].param_groups:
+            group["weight_decay"] = 0.01 * drawn + 0.5 * group["weight_decay"]
+
+
 class InnerEvaluation:
     """Listener that evaluates by itself, within the training, and trains on what comes of it."""
 
@@ -667,6 +679,7 @@ _axis(
     norms=_listen(Norms),
     counter=_listen(Counter),
     inner_evaluation=_listen(InnerEvaluation),
+    draws=_listen(DrawingListener),
 )
 _axis(
     "ramp",
@@ -701,6 +714,10 @@ CLASHES = [
     {"schedule: other setting", "ramp"},
     {"listener: set rate", "ramp"},
     {"listener: inner evaluation", "ramp"},
+    {"listener: draws", "ramp"},
+    {"listener: draws", "optimizer: Rprop"},
+    {"schedule: other setting", "listener: draws"},
+    {"process: two optimizers", "listener: draws"},
     {"schedule: other setting", "optimizer: Rprop"},
     {"ramp", "optimizer: Rprop"},
     {"listener: set rate", "optimizer: Rprop"},

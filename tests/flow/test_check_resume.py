@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+from assay.compose.resume_verdict import is_of_design
+from assay.engine import Supervised
+from engine.toys import engine
 
 pytestmark = pytest.mark.slow
 
@@ -72,3 +79,40 @@ def test_a_plain_attribute_that_a_resumed_run_lacks_is_named_and_the_next_start_
     verdict = "equal (resumed from step 5 of 10)" if is_kept else "not equal: your code: process"
     said = later.stderr + later.stdout
     assert "resume: tried on " in said and f": {verdict}" in said
+
+
+class Plain(nn.Module):
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("seen", torch.zeros(()))
+        vars(self).update(attributes)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+class Counting(nn.MSELoss):
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+
+@pytest.mark.parametrize(
+    ("model", "criterion", "is_whole"),
+    [
+        (nn.Linear(4, 2), nn.MSELoss(), True),
+        (Plain(), nn.MSELoss(), True),
+        (Plain(gain=1.0), nn.MSELoss(), False),
+        (Plain(carried=torch.zeros(2)), nn.MSELoss(), False),
+        (nn.Sequential(Plain(past=[])), nn.MSELoss(), False),
+        (nn.Linear(4, 2), Counting(), False),
+    ],
+)
+def test_only_a_model_of_which_all_is_kept_is_exact_by_design(
+    model: nn.Module, criterion: nn.Module, is_whole: bool
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert is_of_design(engine(Supervised(model, criterion, optimizer))) is is_whole

@@ -48,10 +48,15 @@ def describe_resume(engine: Engine, recorder: RunRecorder | None, config: Config
 
 
 def is_of_design(engine: Engine) -> bool:
-    """Return whether only assay's own process and callbacks run; the model's state is kept."""
-    from assay.engine import OwnLoss, Supervised
+    """Return whether only assay's own process and callbacks run, and all of the model is kept.
 
-    return type(engine.process) in (Supervised, OwnLoss) and not engine.bus.has_others()
+    A plain attribute of the user's model or criterion may change: whether it does, nobody knows.
+    """
+    from assay.engine import OwnLoss, Supervised
+    from assay.engine.loop.engine_state import unkept_attributes
+
+    is_own = type(engine.process) in (Supervised, OwnLoss) and not engine.bus.has_others()
+    return is_own and not unkept_attributes(engine)
 
 
 def keep_resume_verdict(config: Config, launch: Launch, verdict: str) -> None:

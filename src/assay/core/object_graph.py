@@ -136,7 +136,7 @@ def all_parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
         yield ".func", thing.func
         yield from ((f".args[{i}]", item) for i, item in enumerate(thing.args))
         yield from ((f".keywords[{key!r}]", item) for key, item in thing.keywords.items())
-    elif kind is types.MethodType:
+    elif kind in (types.MethodType, types.BuiltinMethodType):
         yield ".__self__", thing.__self__
     elif kind is types.FunctionType:
         yield from _closed_over(thing)

@@ -223,6 +223,8 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "random.Random": (lambda: random.Random(3), lambda own: own.random()),
     "numpy Generator": (lambda: np.random.default_rng(3), lambda own: own.random()),
     "RandomState": (lambda: np.random.RandomState(3), lambda own: own.rand()),
+    "bit generator": (lambda: np.random.PCG64(3), lambda own: own.random_raw()),
+    "method of a generator": (lambda: random.Random(3).random, lambda own: own()),
     "module": (lambda: nn.Linear(2, 2), grow),
     "running statistics": (lambda: nn.BatchNorm1d(2), train_norm),
     "passing buffer": (Passing, lambda own: own.seen.add_(1)),
@@ -249,6 +251,10 @@ def put_twice(process: Any, things: dict[str, Any]) -> None:
     process.second = list(things.values())
 
 
+def optimizer_of(process: Any) -> torch.optim.Optimizer:
+    return next(iter(process.backward.optimizers.values()))
+
+
 PLACES: dict[str, Callable[[Any, dict[str, Any]], object]] = {
     "attribute": lambda process, things: vars(process).update(things),
     "list": lambda process, things: setattr(process, "things", [None, *things.values()]),
@@ -257,6 +263,12 @@ PLACES: dict[str, Callable[[Any, dict[str, Any]], object]] = {
     "object": lambda process, things: setattr(process, "holder", Holder(**things)),
     "closure": lambda process, things: setattr(process, "hook", lambda: things),
     "shared": put_twice,
+    "hook of a module": lambda process, things: process.model.register_forward_hook(
+        lambda *given: things.clear() if not given else None
+    ),
+    "hook of an optimizer": lambda process, things: optimizer_of(process).register_step_post_hook(
+        lambda *given: things.clear() if not given else None
+    ),
 }
 
 

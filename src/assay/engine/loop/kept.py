@@ -1,11 +1,11 @@
 """Objects that a checkpoint keeps beside model and optimizers: all that can be reached.
 
 The walk begins at the process (or at a listener). It goes through lists, tuples, sets and
-dicts, modules, objects whose class is the user's or the engine's, and what functions close over or
-name. Kept is, once and under its path: each object with `state_dict` and `load_state_dict`, each
-random generator, the buffers of modules that are not persistent, each parameter outside of modules,
-and each attribute that a class lists in `keeps`. A list of more than `MAX_ITEMS` is data, and not
-gone through.
+dicts, modules, hooks, objects whose class is the user's or the engine's, and what functions close
+over or name. Kept is, once and under its path: each object with `state_dict` and `load_state_dict`,
+each random generator, the buffers of modules that are not persistent, each parameter outside of
+modules, and each attribute that a class lists in `keeps`. A list of more than `MAX_ITEMS` is data,
+and not gone through.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ from assay.engine.loop.run_parts import RunParts
 from assay.engine.loop.state import State
 from assay.engine.numerics import private_torch
 from assay.engine.numerics.dtensor import is_dtensor
+from assay.engine.numerics.seed import GLOBAL_GENERATORS
 from assay.engine.numerics.structures import map_values, tensors_in
 from assay.engine.optim.optimizer_step_base import Stateful
 
 MAX_ITEMS = 10_000
 _COLLECTIONS = (dict, list, tuple, set, frozenset, deque)
-_CALLABLES = (partial, types.MethodType, types.FunctionType)
+_CALLABLES = (partial, types.MethodType, types.BuiltinMethodType, types.FunctionType)
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
-_GENERATORS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+_NUMPY = (np.random.RandomState, np.random.Generator, np.random.BitGenerator)
+_GENERATORS = (torch.Generator, random.Random, *_NUMPY)
 _ENGINE = ("assay.engine.loop.", "assay.engine.callbacks.", "assay.engine.optim.")
 _ROOMS = (*_ENGINE, "assay.engine.metrics.", "assay.compat.", "torch.utils.data.dataset")
 _STOPS = (RunParts, State, DataLoader)
@@ -143,6 +145,9 @@ class Walk:
         kind = type(thing)
         if isinstance(thing, nn.Module):
             parts: Iterable[tuple[str, Any]] = _parts_of_module(thing)
+        elif isinstance(thing, Optimizer):
+            is_own = id(thing) not in self._closed and self._look_up(kind)[1]
+            parts = [*_hooks_of(thing), *(object_graph.parts_of(thing) if is_own else ())]
         elif thing is not self._start and id(thing) in self._closed:
             return
         elif isinstance(thing, LRScheduler):
@@ -163,6 +168,8 @@ class Walk:
             return id(part) not in self._known
         if issubclass(kind, (Tensor, np.ndarray, type, types.ModuleType, *_STOPS)):
             return False
+        if any(part is each for each in GLOBAL_GENERATORS):
+            return False  # keyed
         if issubclass(kind, _COLLECTIONS):
             return 0 < len(part) <= MAX_ITEMS
         if issubclass(kind, types.FunctionType):
@@ -194,6 +201,13 @@ def _parts_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(module).items()):
         if name not in _TABLES and not object_graph.is_plain(value):
             yield f".{name}", value
+    yield from _hooks_of(module)
+
+
+def _hooks_of(thing: nn.Module | Optimizer) -> Iterator[tuple[str, Any]]:
+    """Yield the hooks of a pass or a step, numbered in their order: their keys are of a process."""
+    for name, table in private_torch.hooks_of(thing).items():
+        yield from ((f".{name}[{i}]", hook) for i, hook in enumerate(table.values()))
 
 
 def _trained_by(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
@@ -376,13 +390,17 @@ class _Generator:
     def state_dict(self) -> dict[str, Any]:
         own = self.generator
         if isinstance(own, np.random.Generator):
-            return {"state": own.bit_generator.state}
+            own = own.bit_generator
+        if isinstance(own, np.random.BitGenerator):
+            return {"state": own.state}
         return {"state": own.getstate() if isinstance(own, random.Random) else own.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         own = self.generator
         if isinstance(own, np.random.Generator):
-            own.bit_generator.state = state["state"]
+            own = own.bit_generator
+        if isinstance(own, np.random.BitGenerator):
+            own.state = state["state"]
         elif isinstance(own, random.Random):
             own.setstate(state["state"])
         else:

@@ -94,7 +94,7 @@ class TrainLoop(RunParts):
             times.waiting += loaded - reported
             if state.epoch_step == state.epoch_length:
                 self.length.extend_epoch()
-            bus.fire_at(Event.STEP_BEGIN, state.step)
+            self._fire_between(Event.STEP_BEGIN, state.step)
             yield window
             computed = perf_counter()
             times.end_step(loaded, computed)
@@ -262,7 +262,7 @@ class TrainLoop(RunParts):
     def _begin_epoch(self) -> None:
         self.is_in_epoch = True
         self.times.begin(differentiated=self.process.backward.seconds)
-        self.bus.fire_at(Event.EPOCH_BEGIN, self.state.epoch)
+        self._fire_between(Event.EPOCH_BEGIN, self.state.epoch)
 
     def _check_end(self, windows: Iterator[Window]) -> None:
         """Look whether an epoch that the run leaves at its expected end has ended."""
@@ -278,7 +278,13 @@ class TrainLoop(RunParts):
         self.results.fetch()
         self.is_in_epoch = False
         if end_epoch(self.state):
-            self.bus.fire_at(Event.EPOCH_END, self.state.epoch)
+            self._fire_between(Event.EPOCH_END, self.state.epoch)
+
+    def _fire_between(self, event: Event, count: int) -> None:
+        """Call the handlers that are due between two steps. They are keyed, as a step is."""
+        if self.bus.points[event].due <= count:
+            self.randomness.begin_event(event, count)
+            self.bus.fire_at(event, count)
 
     def _agree(self) -> None:
         """Put in force what any rank was asked for: to stop, to end the epoch, the least bound.

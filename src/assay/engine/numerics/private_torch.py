@@ -110,6 +110,18 @@ def children_of(module: nn.Module) -> dict[str, nn.Module | None]:
     return table
 
 
+_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    *("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+)
+
+
+def hooks_of(thing: nn.Module | Optimizer) -> dict[str, dict[int, Any]]:
+    """Return the tables of hooks of a module or an optimizer; without the names: none."""
+    found = {name: vars(thing).get(name) for name in _HOOKS}
+    return {name: table for name, table in found.items() if table}
+
+
 def passing_buffers_of(module: nn.Module) -> set[str]:
     """Return the names of a module's own buffers that are not persistent. There is no stand-in."""
     names: set[str] = module._non_persistent_buffers_set

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from assay.core.errors import InputError
+from assay.core.events import Event
 
 # The second number of a key says what it is for; two purposes never share a stream.
 INIT = 0  # (seed, INIT): building the model
@@ -27,6 +28,14 @@ EVALUATE = 4  # (seed, EVALUATE, split, batch): forward of evaluation, the same 
 PIPE = 5  # (seed, PIPE, place, epoch, number): one draw of a stage of a stream
 BATCH = 6  # (seed, BATCH, epoch, number): a batch of data that is not ours; -1 as the epoch begins
 HOOK = 7  # (key of the micro-step, HOOK): what a process does to a batch before the model sees it
+EVENT = 8  # (seed, EVENT, 0 to 2, count): handlers between two steps
+
+_BETWEEN_STEPS = (Event.EPOCH_BEGIN, Event.STEP_BEGIN, Event.EPOCH_END)
+GLOBAL_GENERATORS = (
+    torch.default_generator,
+    getattr(random.random, "__self__", None),
+    getattr(np.random.rand, "__self__", None),
+)
 
 _PACK = {n: struct.Struct(f"<{n}q").pack for n in range(7)}
 
@@ -143,6 +152,10 @@ class StepRandomness:
             steps = range(step, step + KEYS_AHEAD)
             self._keys = {each: stream_key(self.seed, STEP, each, 0) for each in steps}
         return self._keys[step]
+
+    def begin_event(self, event: Event, count: int) -> None:
+        """Key the global generators for the handlers of an event between two steps."""
+        key_all(stream_key(self.seed, EVENT, _BETWEEN_STEPS.index(event), count))
 
     def begin(self, step: int, micro_batch: int = 0, stage: int = 0) -> None:
         """Key the global generators for a micro-batch."""
