@@ -13,7 +13,6 @@ import torch
 from safetensors import safe_open
 
 from assay.core.errors import CheckpointError
-from assay.engine.checkpoint import tensor_file
 from assay.engine.checkpoint.tensor_file import (
     Slice,
     read_slices,
@@ -61,23 +60,20 @@ def test_what_others_have_written_is_read(
 @pytest.mark.parametrize(
     ("header", "data", "what"),
     [
-        ({"a": entry("F32", [1], 0, 4)}, b"12345678", "longer than its header says"),
-        ({"a": entry("F32", [1], 4, 8)}, b"12345678", "a does not lie where"),
-        ({"a": entry("F32", [2], 0, 4)}, b"1234", "a does not lie where"),
-        ({"a": entry("F32", [2], 0, 8)}, b"1234", "a does not lie where"),
-        ({"a": entry("F32", [1], 0, 4, 4)}, b"1234", "a does not lie where"),
-        ({n: entry("F32", [1], 0, 4) for n in "ab"}, b"1234", "b does not lie where"),
-        ({"a": entry("F32", [-1, -1], 0, 4)}, b"1234", "a has no shape"),
-        ({"a": entry("F32", [1] * 65, 0, 4)}, b"1234", "a has no shape"),
-        ({"a": entry("F32", [1 << 64], 0, 4)}, b"1234", "20 digits"),
-        ({"a": entry("F32", [True], 0, 4)}, b"1234", "expected int"),
+        ({"a": entry("F32", [1], 0, 4)}, b"12345678", "file not fully covered"),
+        ({"a": entry("F32", [1], 4, 8)}, b"12345678", "invalid offset for tensor `a`"),
+        ({"a": entry("F32", [2], 0, 4)}, b"1234", "invalid"),
+        ({"a": entry("F32", [2], 0, 8)}, b"1234", "file not fully covered"),
+        ({n: entry("F32", [1], 0, 4) for n in "ab"}, b"1234", "invalid offset for tensor `b`"),
+        ({"a": entry("F32", [-1, -1], 0, 4)}, b"1234", "integer `-1`"),
+        ({"a": entry("F32", [1 << 64], 0, 4)}, b"1234", "floating point"),
+        ({"a": entry("F32", [True], 0, 4)}, b"1234", "boolean"),
         ({"a": entry("F6_E2M3", [4], 0, 3)}, b"123", "F6_E2M3"),
-        ({"a": {"dtype": "F32"}}, b"", "shape is missing"),
-        ({"a": None}, b"", "expected a table"),
-        ([], b"", "no table"),
-        (b"{", b"", "Expecting"),
-        (b"[" * 100_000, b"", "levels deep"),
-        (b"\xff\xfe", b"", "cannot be read"),
+        ({"a": {"dtype": "F32"}}, b"", "missing field `shape`"),
+        ([], b"", "invalid type"),
+        (b"{", b"", "EOF"),
+        (b"[" * 100_000, b"", "invalid type"),
+        (b"\xff\xfe", b"", "UTF-8"),
     ],
 )
 def test_what_lies_about_its_tensors_is_refused(
@@ -97,7 +93,7 @@ def test_a_file_without_a_whole_header_is_refused(tmp_path: Path, data: bytes) -
     path = tmp_path / "odd.safetensors"
     path.write_bytes(data)
 
-    with pytest.raises(CheckpointError, match="cannot be read: it is no safetensors file"):
+    with pytest.raises(CheckpointError, match="cannot be read: Error while deserializing header"):
         read_tensors(path)
 
 
@@ -114,20 +110,15 @@ BOXES: list[tuple[str, tuple[slice, ...]]] = [
     ("none", (slice(0, 0), slice(1, 2))),
     ("row", (slice(100, 700),)),
     ("rows", (slice(1, 4), slice(0, 3))),
-    ("rows", (slice(0, 5), slice(1, 2))),  # a few bytes of each row: whole rows are read
-    ("wide", (slice(2, 6), slice(300, 600))),  # 1.2 KB of each row: only they are
+    ("rows", (slice(0, 5), slice(1, 2))),
+    ("wide", (slice(2, 6), slice(300, 600))),
     ("deep", (slice(1, 3), slice(0, 3), slice(0, 300))),
     ("deep", (slice(1, 4), slice(1, 3), slice(10, 290))),
     ("deep", (slice(0, 4), slice(2, 3), slice(0, 300))),
 ]
 
 
-@pytest.mark.parametrize("block", [1, 1000, 1 << 20])
-@pytest.mark.parametrize("is_hashed", [False, True])
-def test_slices_are_those_of_the_whole_tensors_whether_all_is_read_or_only_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_hashed: bool, block: int
-) -> None:
-    monkeypatch.setattr(tensor_file, "_BLOCK_BYTES", block)
+def test_slices_are_those_of_the_whole_tensors(tmp_path: Path) -> None:
     draw = torch.Generator().manual_seed(0)
     whole = {name: torch.randn(shape, generator=draw) for name, shape in SHAPES.items()}
     path = tmp_path / "a.safetensors"
@@ -143,14 +134,12 @@ def test_slices_are_those_of_the_whole_tensors_whether_all_is_read_or_only_they_
         wanted.setdefault(name, []).extend(
             Slice(tuple(shape), offsets, into) for into in (contiguous, strided)
         )
-    seen = bytearray()
 
-    read_slices(path, wanted, seen.extend if is_hashed else None)
+    read_slices(path, wanted)
 
     for name, box in BOXES:
         for into in [wanted[name].pop(0).into for _ in range(2)]:
             assert torch.equal(into, whole[name][box])
-    assert bytes(seen) == (path.read_bytes() if is_hashed else b"")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -42,61 +43,65 @@ def net() -> nn.Sequential:
 
 
 class Counted:
-    """File that counts what is read of it."""
+    """File of tensors, or one of them, that counts the bytes which are read of it."""
 
-    def __init__(self, file: Any, count: list[int]) -> None:
-        self.file, self.count = file, count
+    def __init__(self, inside: Any, count: list[int]) -> None:
+        self.inside, self.count = inside, count
 
     def __enter__(self) -> Counted:
-        return self
+        return Counted(self.inside.__enter__(), self.count)
 
-    def __exit__(self, *_: Any) -> None:
-        self.file.close()
+    def __exit__(self, *how: Any) -> None:
+        self.inside.__exit__(*how)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
+        return getattr(self.inside, name)
 
-    def read(self, size: int) -> bytes:
-        data: bytes = self.file.read(size)
-        self.count[0] += len(data)
-        return data
+    def __getitem__(self, box: Any) -> Any:
+        return self.add(self.inside[box])
 
-    def readinto(self, data: Any) -> int:
-        done: int = self.file.readinto(data)
-        self.count[0] += done
-        return done
+    def get_slice(self, name: str) -> Any:
+        return Counted(self.inside.get_slice(name), self.count)
+
+    def get_tensor(self, name: str) -> Any:
+        return self.add(self.inside.get_tensor(name))
+
+    def add(self, tensor: Any) -> Any:
+        self.count[0] += tensor.nbytes
+        return tensor
 
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Count the bytes that are read of files of tensors."""
     count = [0]
+    library = tensor_file.safe_open  # type: ignore[attr-defined]
 
     def open_counted(*args: Any, **how: Any) -> Counted:
-        return Counted(open(*args, **how), count)
+        return Counted(library(*args, **how), count)
 
-    tensor_file.open = open_counted  # type: ignore[attr-defined]
+    tensor_file.safe_open = open_counted  # type: ignore[attr-defined]
     try:
         yield count
     finally:
-        del tensor_file.open  # type: ignore[attr-defined]
+        tensor_file.safe_open = library  # type: ignore[attr-defined]
 
 
 @contextmanager
 def listing_verified() -> Iterator[list[str]]:
     """List the files that this rank verifies."""
     verified: list[str] = []
-    check = own_share.check_file  # type: ignore[attr-defined]
+    refuse = own_share.refuse_damaged  # type: ignore[attr-defined]
 
-    def check_listed(folder: Path, name: str, *args: Any) -> Any:
-        verified.append(name)
-        return check(folder, name, *args)
+    def refuse_listed(folder: Path, files: list[Any]) -> None:
+        verified.extend(file.name for file in files)
+        refuse(folder, files)
 
-    own_share.check_file = check_listed  # type: ignore[attr-defined, assignment]
+    own_share.refuse_damaged = refuse_listed  # type: ignore[attr-defined, assignment]
     try:
         yield verified
     finally:
-        own_share.check_file = check  # type: ignore[attr-defined]
+        own_share.refuse_damaged = refuse  # type: ignore[attr-defined]
 
 
 def trained(model: nn.Module) -> dict[str, Any]:
@@ -252,13 +257,13 @@ def lone_failure() -> Any:
         def refuse(*_: Any, **__: Any) -> Any:
             raise MemoryError("no room")
 
-        tensor_file.open = refuse  # type: ignore[attr-defined]
+        tensor_file.safe_open = refuse  # type: ignore[attr-defined]
     try:
         saver.load(share=Share(layouts=layouts(model)))
     except CheckpointError as error:
         return str(error)
     finally:
-        vars(tensor_file).pop("open", None)
+        tensor_file.safe_open = safe_open  # type: ignore[attr-defined]
     return ""
 
 

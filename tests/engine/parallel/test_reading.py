@@ -24,25 +24,17 @@ def found(tmp_path_factory: pytest.TempPathFactory, warm: Run) -> dict[str, list
     return {name: [each[name] for each in told] for name in cases.CASES}
 
 
-@pytest.mark.parametrize(
-    ("case", "shares"),
-    [
-        ("same layout", 1.0),  # each verifies the files that it reads
-        ("same layout, unverified", 1.0),
-        ("from one", 2.0),  # of files that all need it verifies as much as it needs
-        ("from one, unverified", 1.0),
-        ("from rows to columns", 2.0),
-        ("from rows to columns, unverified", 2.0),
-    ],
-)
-def test_a_rank_reads_its_own_slices_and_its_part_of_what_is_to_be_verified(
-    found: dict[str, list[Any]], case: str, shares: float
+@pytest.mark.parametrize("case", ["same layout", "from one", "from rows to columns"])
+@pytest.mark.parametrize("ending", ["", ", unverified"])
+def test_a_rank_reads_its_own_slices_whoever_verifies_their_files(
+    found: dict[str, list[Any]], case: str, ending: str
 ) -> None:
+    case += ending
     for each in found[case]:
         assert each["is equal"] and each["groups"]
         assert each["listener"] == 256 * 256
         assert each["share"] < 0.55 * each["state"]
-        assert each["read"] <= 1.05 * shares * each["share"]
+        assert each["read"] <= 1.05 * each["share"]
 
 
 @pytest.mark.parametrize("case", ["same layout", "from one", "from rows to columns", "replicas"])

@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,12 @@ from assay.core.directory import create_file
 from assay.core.errors import CheckpointError
 from assay.core.regular_file import read_bytes
 from assay.engine.checkpoint.codec import Encoded, decode, digest_state
-from assay.engine.checkpoint.tensor_file import read_tensors, side_by_side, write_files
+from assay.engine.checkpoint.tensor_file import (
+    read_tensors,
+    report_unreadable,
+    side_by_side,
+    write_files,
+)
 from assay.formats import manifest as manifests
 from assay.formats.manifest import (
     CheckpointPart,
@@ -33,8 +37,6 @@ from assay.formats.manifest import (
     ShardedTensor,
     digest_of_parts,
 )
-
-Result = TypeVar("Result")
 
 _WORTH_A_LINK = 1 << 20
 _MOST_TREE_BYTES = 1 << 30
@@ -129,18 +131,18 @@ def load_parts(
 ) -> dict[str, Any]:
     """Return the parts of the checkpoint in a folder, by name: all, or those asked for.
 
-    `verify` compares each file with its digest as it is read, and the list of them with its own.
+    `verify` compares each file with its digest before it is read, and the list of them with its
+    own.
     Raises CheckpointError naming the damaged file, or the parts that there are.
     """
     manifest, trees = open_parts(folder, parts=parts, verify=verify)
     wanted = [manifest.part(name) for name in trees]
-    digests = {file.name: file.sha256 for file in manifest.files} if verify else {}
+    listed = {file.name: file for file in manifest.files}
 
     def read_file(name: str) -> tuple[str, dict[str, Tensor]]:
-        digest = digests.get(name)
-        if digest is None:
-            return name, read_tensors(folder / name)
-        return name, check_file(folder, name, digest, partial(read_tensors, folder / name))
+        if verify:
+            refuse_damaged(folder, [listed[name]])
+        return name, read_tensors(folder / name)
 
     names = [name for part in wanted for name in part.files]
     read = dict(side_by_side(read_file, names))
@@ -167,29 +169,10 @@ def open_parts(
     return manifest, {part.name: _read_tree(folder, part, digests) for part in wanted}
 
 
-def check_file(
-    folder: Path, name: str, digest: str, read: Callable[[Callable[[Any], object]], Result]
-) -> Result:
-    """Return what `read` makes of a file; CheckpointError if its bytes do not have the digest.
-
-    `read` is given a function that it calls with all bytes of the file, in order.
-    """
-    hasher = sha256()
-    try:
-        result = read(hasher.update)
-    except CheckpointError as error:
-        if not isinstance(error.__cause__, ValueError):
-            raise
-        raise _damage(f"{name} is not what was written", folder) from error
-    if hasher.hexdigest() != digest:
-        raise _damage(f"{name} is not what was written", folder)
-    return result
-
-
 def refuse_damaged(folder: Path, files: Iterable[ManifestFile]) -> None:
     """CheckpointError for the first file that is not what was written."""
     for file in files:
-        with open(folder / file.name, "rb") as data:
+        with report_unreadable(folder / file.name), open(folder / file.name, "rb") as data:
             if file_digest(data, sha256).hexdigest() != file.sha256:
                 raise _damage(f"{file.name} is not what was written", folder)
 

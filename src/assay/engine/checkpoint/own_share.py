@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from assay.core.errors import AssayError, CheckpointError
 from assay.engine.checkpoint.codec import decode, dtype_named, tensors_under, without_entries
-from assay.engine.checkpoint.folder import check_file, open_parts, refuse_damaged
+from assay.engine.checkpoint.folder import open_parts, refuse_damaged
 from assay.engine.checkpoint.tensor_file import Slice, read_header, read_slices, side_by_side
 from assay.engine.numerics.dtensor import chunk_offsets, from_local_like, local_tensor
 from assay.formats.manifest import CheckpointPart, ManifestFile, Shard, ShardedTensor
@@ -127,12 +126,11 @@ def load_share(
     verified = {name for name, rank in owners.items() if verify and rank == group.rank}
 
     def read_file(name: str) -> None:
-        file, slices = plan.files[name], plan.slices.get(name, {})
+        file = plan.files[name]
+        if name in verified:
+            refuse_damaged(folder, [file])
         try:
-            if name in verified:
-                check_file(folder, name, file.sha256, partial(read_slices, folder / name, slices))
-            else:
-                read_slices(folder / name, slices)
+            read_slices(folder / name, plan.slices.get(name, {}))
         except CheckpointError:
             refuse_damaged(folder, [file] if verify else [])
             raise

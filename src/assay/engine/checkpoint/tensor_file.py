@@ -1,9 +1,8 @@
-"""Files of tensors: each hashed once, as it is written or read, and several side by side."""
+"""Files of tensors: hashed as they are written, read by safetensors, several side by side."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import threading
 from collections import deque
@@ -12,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from assay.core.devices import cores
 from assay.core.directory import create_file
-from assay.core.errors import AssayError, CheckpointError, RecordError
+from assay.core.errors import AssayError, CheckpointError
 from assay.core.regular_file import open_regular
 from assay.engine.checkpoint.codec import FILE_DTYPES, as_bytes
-from assay.formats.json_codec import dataclass_from, parse_json
 from assay.formats.manifest import ManifestFile
 
 Item = TypeVar("Item")
@@ -33,15 +32,7 @@ _FILE_BYTES = 64 << 20
 
 _MOST_FILES = 8
 _MOST_THREADS = 4
-_MOST_HEADER_BYTES = 100_000_000
-_MOST_DIMENSIONS = 64
-"""Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
-
 _MOST_REASON = 200
-_BLOCK_BYTES = 4 << 20
-_WORTH_A_CALL = 1 << 10
-"""Bytes from which on a part of a row is read alone."""
-
 
 _READ_DTYPES: Mapping[str, torch.dtype] = {
     **{name: dtype for dtype, name in FILE_DTYPES.items()},
@@ -119,25 +110,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> ManifestFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _HeaderEntry:
-    """Kind and place of one tensor, in the header of its file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Tensor in a file, whose bytes are those from `begin` on."""
+    """Dtype and shape of a tensor in a file."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    begin: int
-
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,165 +126,42 @@ class Slice:
     into: Tensor
 
 
-def read_tensors(
-    path: Path, update: Callable[[bytes | memoryview], object] | None = None
-) -> dict[str, Tensor]:
-    """Return the tensors of a file in memory of their own; CheckpointError names a bad file.
-
-    `update` is called with all bytes of the file, in order. What is no file of tensors has a
-    ValueError as the cause of its error.
-    """
-    update = update or (lambda data: None)
-    tensors = {}
-    with report_unreadable(path), open(path, "rb") as file:
-        for name, stored in _read_header(file, update).items():
-            # Not a view of the file: sums over memory that is not aligned differ in their last
-            # bits.
-            tensors[name] = torch.empty(stored.shape, dtype=stored.dtype, device="cpu")
-            update(_fill(file, tensors[name]))
-    return tensors
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file in memory of their own; CheckpointError names a bad file."""
+    with report_unreadable(path), safe_open(path, framework="pt") as file:
+        # Not views of the file: sums over memory that is not aligned differ in their last bits.
+        return {name: file.get_tensor(name).clone() for name in file.offset_keys()}
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name, unread; errors as of `read_tensors`."""
-    with report_unreadable(path), open(path, "rb", buffering=0) as file:
-        return _read_header(file, lambda data: None)
+    with report_unreadable(path), safe_open(path, framework="pt") as file:
+        return {name: _stored(file.get_slice(name)) for name in file.offset_keys()}
 
 
-def read_slices(
-    path: Path,
-    slices: Mapping[str, Sequence[Slice]],
-    update: Callable[[bytes | memoryview], object] | None = None,
-) -> None:
+def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
     """Fill slices of the tensors of a file, by name; errors as of `read_tensors`.
 
-    CheckpointError also for a tensor that is missing, or of another shape or dtype. Only the bytes
-    of slices are read, and whole rows where the part of a row is less than 1 KB; with `update`,
-    which is called with all bytes of the file in order, all of it.
+    CheckpointError also for a tensor that is missing, or of another shape or dtype.
     """
-    with report_unreadable(path), open(path, "rb", buffering=0) as file:
-        header = _read_header(file, update or (lambda data: None))
+    with report_unreadable(path), safe_open(path, framework="pt") as file:
+        names = set(file.keys())
         for name, wanted in slices.items():
-            stored = header.get(name)
-            if stored is None or any(
-                (each.whole, each.into.dtype) != (stored.shape, stored.dtype) for each in wanted
-            ):
-                raise CheckpointError(
-                    f"{path.name} does not hold the {name} that it should.", where=str(path)
-                )
-        for name, stored in header.items():
-            wanted = slices.get(name, ())
-            if update is not None:
-                _read_through(file, stored, wanted, update)
-                continue
+            stored = _stored(file.get_slice(name)) if name in names else None
             for each in wanted:
-                _read_box(file, stored.begin, stored.shape, each.offsets, each.into)
-
-
-def _read_header(
-    file: BinaryIO, update: Callable[[bytes | memoryview], object]
-) -> dict[str, StoredTensor]:
-    """Read up to the first tensor; return all, in the order in which they lie in the file."""
-    left = os.fstat(file.fileno()).st_size - 8
-    head = file.read(8)
-    header_bytes = int.from_bytes(head, "little")
-    if header_bytes > min(left, _MOST_HEADER_BYTES):
-        raise ValueError("it is no safetensors file: its header does not fit into it")
-    text = file.read(header_bytes)
-    update(head + text)
-    header = parse_json(text)
-    if not isinstance(header, dict) or not isinstance(header.pop("__metadata__", {}), dict):
-        raise ValueError("its header is no table")
-    try:
-        entries = [
-            (name, dataclass_from(_HeaderEntry, entry, where=name))
-            for name, entry in header.items()
-        ]
-    except RecordError as error:
-        raise ValueError(error.what) from error
-    found = {}
-    at = 0
-    for name, entry in sorted(entries, key=lambda item: item[1].data_offsets):
-        dtype = _READ_DTYPES.get(entry.dtype)
-        if dtype is None:
-            raise ValueError(f"{name} is of {entry.dtype}, which has no dtype here")
-        if len(entry.shape) > _MOST_DIMENSIONS or min(entry.shape, default=0) < 0:
-            raise ValueError(f"{name} has no shape of at most {_MOST_DIMENSIONS} dimensions")
-        found[name] = StoredTensor(dtype, entry.shape, 8 + header_bytes + at)
-        end = at + found[name].size_bytes
-        if entry.data_offsets != (at, end) or end > left - header_bytes:
-            raise ValueError(f"{name} does not lie where its header says")
-        at = end
-    if at != left - header_bytes:
-        raise ValueError("it is longer than its header says")
-    return found
-
-
-def _fill(file: BinaryIO, tensor: Tensor) -> memoryview:
-    """Read the bytes of a contiguous tensor from where the file is; return them."""
-    data = as_bytes(tensor)
-    done = 0
-    while done < len(data):
-        count = file.readinto(data[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise ValueError("it ends within a tensor")
-        done += count
-    return data
-
-
-def _read_through(
-    file: BinaryIO,
-    stored: StoredTensor,
-    slices: Sequence[Slice],
-    update: Callable[[bytes | memoryview], object],
-) -> None:
-    """Read all of the tensor that the file is at, some rows at a time, and fill slices of it."""
-    shape = stored.shape or (1,)
-    if len(slices) == 1 and slices[0].into.shape == stored.shape and slices[0].into.is_contiguous():
-        update(_fill(file, slices[0].into))
-        return
-    row_bytes = stored.size_bytes // max(1, shape[0])
-    block = max(1, _BLOCK_BYTES // max(1, row_bytes))
-    memory = torch.empty((min(block, shape[0]), *shape[1:]), dtype=stored.dtype, device="cpu")
-    for begin in range(0, shape[0], block):
-        rows = memory[: min(block, shape[0] - begin)]
-        update(_fill(file, rows))
-        for each in slices:
-            into = each.into.reshape(1) if not each.into.dim() else each.into
-            first, *others = each.offsets or (0,)
-            low, high = max(begin, first), min(begin + len(rows), first + len(into))
-            if low < high:
-                here = (
-                    slice(low - begin, high - begin),
-                    *(slice(i, i + size) for i, size in zip(others, into.shape[1:], strict=True)),
+                if stored != StoredTensor(each.into.dtype, each.whole):
+                    raise CheckpointError(
+                        f"{path.name} does not hold the {name} that it should.", where=str(path)
+                    )
+                box = tuple(
+                    slice(low, low + size)
+                    for low, size in zip(each.offsets, each.into.shape, strict=True)
                 )
-                into[low - first : high - first] = rows[here]
+                each.into.copy_(file.get_slice(name)[box] if box else file.get_tensor(name))
 
 
-def _read_box(
-    file: BinaryIO, begin: int, shape: Sequence[int], offsets: Sequence[int], into: Tensor
-) -> None:
-    """Fill `into` with a box of the tensor whose bytes begin there."""
-    if not into.numel():
-        return
-    row_bytes = math.prod(shape[1:]) * into.itemsize
-    if offsets:
-        begin += offsets[0] * row_bytes
-    if into.shape[1:] == tuple(shape[1:]):
-        file.seek(begin)
-        memory = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
-        _fill(file, memory)
-        if memory is not into:
-            into.copy_(memory)
-    elif into[0].numel() * into.itemsize < _WORTH_A_CALL:
-        stored = StoredTensor(into.dtype, (len(into), *shape[1:]), begin)
-        file.seek(begin)
-        _read_through(
-            file, stored, [Slice(stored.shape, (0, *offsets[1:]), into)], lambda data: None
-        )
-    else:
-        for number, row in enumerate(into):
-            _read_box(file, begin + number * row_bytes, shape[1:], offsets[1:], row)
+def _stored(tensor: Any) -> StoredTensor:
+    return StoredTensor(_READ_DTYPES[tensor.get_dtype()], tuple(tensor.get_shape()))
 
 
 @contextmanager
