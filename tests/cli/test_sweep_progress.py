@@ -41,10 +41,10 @@ def runs(tmp_path: Path) -> list[TrialRun]:
     return found
 
 
-def progress() -> SweepProgress:
+def progress(trials: dict[int, SearchTrial]) -> SweepProgress:
     plan = plan_of(loads(SPACE))
     assert plan is not None
-    return SweepProgress(PLAN, "kq3fabcd", dict(enumerate(plan.points())))
+    return SweepProgress(PLAN, "kq3fabcd", dict(enumerate(plan.points())), trials)
 
 
 def test_on_a_terminal_one_table_has_the_runs_at_work_and_the_best_and_leaves_at_the_end(
@@ -53,11 +53,9 @@ def test_on_a_terminal_one_table_has_the_runs_at_work_and_the_best_and_leaves_at
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    shown = progress()
+    shown = progress({i: SearchTrial(i, {0: runs[i]}) for i in (0, 1)})
     active = [ActiveTrial(TrialTask(2, 0), run=runs[2]), ActiveTrial(TrialTask(3, 0))]
 
-    shown.tell(runs[0])
-    shown.tell(runs[1])
     shown.watch(active)
     first = terminal.getvalue().replace("\x1b[K", "").splitlines()
     shown.watch(active)
@@ -76,21 +74,24 @@ def test_on_a_terminal_one_table_has_the_runs_at_work_and_the_best_and_leaves_at
     assert terminal.getvalue().removeprefix(second) == "\x1b[6A\x1b[J"
 
 
-def test_elsewhere_each_run_that_ends_is_a_line_with_the_best_so_far(
+def test_elsewhere_each_run_that_ends_is_a_line_with_the_best_of_all_processes_so_far(
     runs: list[TrialRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr", pipe := io.StringIO())
-    shown = progress()
+    better = replace(runs[0], scores=(0.125,), number=7)
+    trials = {7: SearchTrial(7, {0: better})}  # of a process before this one
+    shown = progress(trials)
 
     for run in runs[:2]:
         shown.watch([])
+        trials[run.number] = SearchTrial(run.number, {0: run})
         shown.tell(run)
     shown.warn("trial 3 left no result")
     shown.close()
 
     assert pipe.getvalue().splitlines() == [
-        f"[1/9]  {runs[0].view.id}  finished  loss 0.5  best 0.5",
-        f"[2/9]  {runs[1].view.id}  finished  loss 0.25  best 0.25",
+        f"[1/9]  {runs[0].view.id}  finished  loss 0.5  best 0.125",
+        f"[2/9]  {runs[1].view.id}  finished  loss 0.25  best 0.125",
         "trial 3 left no result",
     ]
 

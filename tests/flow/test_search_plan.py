@@ -89,17 +89,20 @@ def test_a_search_is_resumed_by_its_plan_though_its_config_has_changed(
     assay: Assay, toy: Path
 ) -> None:
     space(toy, GRID)
-    begun = ("c.toml", "train.steps=3", "model.width=6", "--device", "cpu")
+    begun = ("c.toml", "train.steps=3", "model.width=6", "--device", "cpu", "--tag", "[night]")
     assert assay("sweep", *begun).returncode == 0
     sweep = cut(toy, 1)
     space(toy, GRID.replace("1e-3, 1e-2, 1e-1", "0.5, 0.25, 0.125"))
 
+    retagged = assay("sweep", "--resume", sweep, "--tag", "day")
     refused = assay("sweep", "c.toml", "--resume", sweep)
     ran = assay("sweep", "--resume", sweep, "--json")
 
-    assert refused.returncode == 2 and "the config and KEY=VALUE are not as in the plan" in (
+    assert retagged.returncode == 2 and "KEY=VALUE (or --tag) is not as in the" in retagged.stderr
+    assert refused.returncode == 2 and "the config and KEY=VALUE (or --tag) are not as" in (
         refused.stderr
     )
+    assert {view.tag for view in views(toy)} == {"[night]"}
     by_run = {each["runs"][0]["id"]: each for each in rows(ran)}
     assert len(views(toy)) == 3 == len(by_run)
     for view in views(toy):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _CHECKED_DRAWS = 20
 """Draws of a space that are examined beside its ends and lists, before a study proposes points."""
-_SAID = {"config": "the config", "overrides": "KEY=VALUE", "metrics": "--metric"}
+_SAID = {"config": "the config", "overrides": "KEY=VALUE (or --tag)", "metrics": "--metric"}
 
 
 @click.command(
@@ -104,6 +104,7 @@ _SAID = {"config": "the config", "overrides": "KEY=VALUE", "metrics": "--metric"
     "--variant", shell_complete=complete_variants, help="The variant of the file that is searched."
 )
 @trust_option
+@click.option("--tag", help="Instead of the config's tag.")
 @click.option("--device", help="cpu, cuda, cuda:1, mps; runs at once take those of cuda:0,1.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(
@@ -111,9 +112,11 @@ def command(
     resumed: str | None,
     user_dirs: tuple[str, ...],
     trust: bool,
+    tag: str | None,
     as_json: bool,
     **options: Any,
 ) -> int:
+    from assay.config.sources.literals import quote
     from assay.jobs.search import Search
     from assay.jobs.search_plan import SearchFolder, project_of_search
 
@@ -121,6 +124,7 @@ def command(
     files, overrides = split_arguments(arguments)
     if len(files) != 1 and not (resumed and not files):
         raise InputError("`assay sweep` needs one config file.", fix="assay sweep digits.toml")
+    overrides += [f"tag={quote(tag)}"] if tag is not None else []
     config = _open(files[0], overrides, user_dirs, trust) if files else None
     project = project_of_search(config)
     sweep = resumed or new_run_id()
@@ -138,7 +142,7 @@ def command(
         project=project,
         launch=launch_of(device=plan.device, quiet=True),
     )
-    progress = SweepProgress(plan, sweep, search.points)
+    progress = SweepProgress(plan, sweep, search.points, search.trials)
     search.tell, search.watch, search.warn = progress.tell, progress.watch, progress.warn
     what = f"{plan.sampler}, {plan.trials} trials"
     what += f" x {plan.seeds}" if plan.seeds > 1 else ""

@@ -16,29 +16,34 @@ if TYPE_CHECKING:
     from assay.config.sweep import Point
     from assay.jobs.search import ActiveTrial
     from assay.jobs.search_plan import SearchPlan
-    from assay.jobs.trials import TrialRun
+    from assay.jobs.trials import SearchTrial, TrialRun
 
 _LEAST_ROWS = 3
 
 
 class SweepProgress:
-    """Receiver of what a search does. `points` has those of its trials by number.
+    """Receiver of what a search does. `points` and `trials` are those of the search, by number.
 
     On a terminal a table shows the runs at work and the best of those that ended.
     """
 
-    def __init__(self, plan: SearchPlan, sweep: str, points: Mapping[int, Point]) -> None:
+    def __init__(
+        self,
+        plan: SearchPlan,
+        sweep: str,
+        points: Mapping[int, Point],
+        trials: Mapping[int, SearchTrial],
+    ) -> None:
         self.plan = plan
         self._sweep = sweep
         self._points = points
+        self._trials = trials
         self._is_live = is_live(sys.stderr)
-        self._ended: list[TrialRun] = []
         self._active: Sequence[ActiveTrial] = ()
         self._drawn = 0
 
     def tell(self, run: TrialRun) -> None:
         """Take a run that has ended."""
-        self._ended.append(run)
         if not self._is_live:
             self._print_run(run)
 
@@ -63,12 +68,17 @@ class SweepProgress:
         ranked = self._rank()
         return ranked[0] if ranked else None
 
+    def _ended(self) -> list[TrialRun]:
+        """Return the runs that came to an end, in this process or before it."""
+        runs = [run for trial in self._trials.values() for run in trial.runs.values()]
+        return [run for run in runs if run.is_ended]
+
     def _rank(self) -> list[TrialRun]:
         """Return the finished runs, the best first."""
         sign = -1.0 if self.plan.metrics[0].mode == "max" else 1.0
         scored = [
             (score, run)
-            for run in self._ended
+            for run in self._ended()
             if run.status == "finished" and (score := run.scores[0]) is not None and score == score
         ]
         return [run for _, run in sorted(scored, key=lambda pair: sign * pair[0])]
@@ -100,7 +110,7 @@ class SweepProgress:
     def _head(self) -> str:
         """Return a line of counts: `sweep kq3f  3 finished  1 pruned  2 running  of 50`."""
         counts: dict[str, int] = {}
-        for run in self._ended:
+        for run in self._ended():
             counts[run.status] = counts.get(run.status, 0) + 1
         counts["running"] = len(self._active)
         parts = [f"{count} {status}" for status, count in counts.items() if count]

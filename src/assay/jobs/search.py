@@ -158,7 +158,7 @@ class Search:
 
     def _rebuild(self, study: Study) -> None:
         """Take up the trials that the study and the records know; queue what was cut off."""
-        self.trials = read_trials(self.project, self.sweep, self.plan.metrics)
+        self.trials.update(read_trials(self.project, self.sweep, self.plan.metrics))
         while len(study.points()) <= max(self.trials, default=-1):
             study.ask()
         for number, point in enumerate(study.points()):
