@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import NoReturn, assert_never, get_args
+from typing import NoReturn, get_args
 
 from assay.core.errors import InputError, choose
 from assay.core.terminal import elide
@@ -118,8 +118,8 @@ def parse(text: str, names: KnownNames) -> Condition:
     InputError with the place of a mistake and the nearest known name, and for a text that is too
     long or nested too deeply to be answered at once.
 
-    >>> show(parse("not lr<.1 and tag~cnn", KnownNames(config=["lr"])))
-    'not config.lr < 0.1 and tag ~ "cnn"'
+    >>> parse("not lr", KnownNames(config=["lr"]))
+    Not(condition=Has(field=Field(kind='config', name='lr', statistic='last')))
     """
     return _ExpressionParser(text, names).whole()
 
@@ -183,33 +183,6 @@ def mentions(text: str) -> Mentions:
     return Mentions(words)
 
 
-def show(condition: Condition) -> str:
-    """A condition as an expression that parses to an equal one."""
-    match condition:
-        case Either(left, right):
-            return f"{show(left)} or {_inner(right, Either)}"
-        case Both(left, right):
-            return f"{_inner(left, Either)} and {_inner(right, Either, Both)}"
-        case Not(inner):
-            return f"not {_inner(inner, Either, Both)}"
-        case Has(field):
-            return _write_name(field)
-        case FieldComparison(field, operator, value):
-            return f"{_write_name(field)} {operator} {_write_value(value, field)}"
-        case OneOf(field, values):
-            listed = ", ".join(_write_value(value, field) for value in values)
-            return f"{_write_name(field)} in ({listed})"
-        case Mentions(words):
-            return " ".join(words)
-        case _:
-            assert_never(condition)
-
-
-def _inner(condition: Condition, *weaker: type) -> str:
-    text = show(condition)
-    return f"({text})" if isinstance(condition, weaker) else text
-
-
 def _write_name(field: Field) -> str:
     name = field.name
     if field.kind == "metric":
@@ -221,22 +194,6 @@ def _write_name(field: Field) -> str:
     found = _TOKEN.fullmatch(name)
     is_plain = found is not None and found.lastgroup == "name" and name not in _WORDS
     return name if is_plain else f"`{name}`"
-
-
-def _write_value(value: Value, field: Field) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value, ensure_ascii=False)
-        case date():
-            return value.isoformat(" ") if isinstance(value, datetime) else value.isoformat()
-        case tuple():
-            return f"[{', '.join(_write_value(each, field) for each in value)}]"
-        case int() if field == Field("run", "created"):
-            return json.dumps(datetime.fromtimestamp(value / 1e9).isoformat())
-        case _:
-            return repr(value)
 
 
 class _ExpressionParser:

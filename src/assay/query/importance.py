@@ -50,12 +50,14 @@ class Importances:
 def importances(columns: Mapping[str, Sequence[Any]], metric: Sequence[Any]) -> Importances:
     """Return the importance of each column for a metric, the most important first.
 
-    None in a column is a run without the key. Runs without a finite metric are left out.
+    None in a column is a run without the key. Runs without a finite metric are left out. Columns
+    are asked for one by one: together they may be millions of values.
     """
     known = [place for place, value in enumerate(metric) if is_finite(value)]
     target = np.array([float(metric[place]) for place in known], dtype=np.float64)
     found, left_out = [], []
-    for key, values in columns.items():
+    for key in columns:
+        values = columns[key]
         having = [i for i, place in enumerate(known) if values[place] is not None]
         cells = [values[known[i]] for i in having]
         if not having or all(cell == cells[0] for cell in cells):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -123,6 +123,24 @@ class Selection:
         for index, folder in self.places:
             folders.setdefault(index, []).append(folder)
         return folders
+
+
+class LazyColumns(Mapping[str, Sequence[Any]]):
+    """Values of selected runs by name of a column, read each time one is asked for."""
+
+    def __init__(self, selection: Selection, names: Sequence[str]) -> None:
+        self.selection = selection
+        self._names = names
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        (values,) = self.selection.values([self.selection.catalog.known_column(name)])
+        return values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def unite_names(names: Iterable[Iterable[str]]) -> list[str]:

@@ -13,6 +13,7 @@ from pydantic import Field
 from assay.core.errors import AssayError, InputError
 from assay.query.importance import Importances, importances
 from assay.query.inbox import Message, at_of
+from assay.query.selection import LazyColumns
 from assay.store.known_projects import all_projects, lost_roots
 from assay.store.layout import Project, scan_runs
 from assay.store.read_marks import mark_read
@@ -251,8 +252,8 @@ def importance(
     keys = list(map(names.of_key, names.config))
     if catalog.column(metric).field is None:
         raise InputError(f"No run has anything called `{metric}`.", fix="choose one of the metrics")
-    columns = catalog.values(question, [*keys, metric])
-    return importances(dict(zip(keys, columns[:-1], strict=True)), columns[-1])
+    columns = LazyColumns(catalog.select(question), keys)
+    return importances(columns, columns.selection.values([catalog.column(metric)])[0])
 
 
 def _spell_for_plot(value: Any) -> Any:
