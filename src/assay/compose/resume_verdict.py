@@ -18,6 +18,7 @@ from assay.compose.launch import Launch
 from assay.compose.run_record import attempt_spec, secrets_of
 from assay.config.loading import Config
 from assay.core.errors import AssayError
+from assay.core.regular_file import read_bytes
 from assay.formats.json_codec import write_atomic
 from assay.record.attempt import keep_snapshot
 from assay.record.environment import environment
@@ -84,10 +85,7 @@ def _key(config_hash: str, code: str, found: Mapping[str, Any]) -> str:
 
 def _read(project: Project) -> dict[str, Any]:
     try:
-        path = project.assay_dir / _FILE
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_bytes(project.assay_dir / _FILE, _MOST_BYTES))
     except (OSError, ValueError, AssayError):
         return {}
     return found if isinstance(found, dict) else {}

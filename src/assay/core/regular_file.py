@@ -99,6 +99,11 @@ def open_regular(
     return descriptor
 
 
+def refuse_irregular(path: Place) -> None:
+    """Raise OSError for all but a regular file, or a link to one, that a library is to open."""
+    os.close(open_regular(path, follow=True))
+
+
 def read_bytes(
     path: Place, limit: int, *, dir_fd: int | None = None, follow: bool = False
 ) -> bytes:

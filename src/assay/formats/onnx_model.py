@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.core.errors import InputError
+from assay.core.regular_file import refuse_irregular
 
 _TELEMETRY = "ORT_DISABLE_TELEMETRY"
 _LOG_ERRORS = 3
@@ -38,6 +39,7 @@ def open_onnx(path: Path, **settings: str) -> Any:
     for name, value in settings.items():
         options.add_session_config_entry(name, value)
     try:
+        refuse_irregular(path)
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of a class of C++
         raise explain_onnx_error(error, path) from error

@@ -10,9 +10,11 @@ from typing import Any
 from assay.compose.training import refuse_without_config
 from assay.config import load, plain
 from assay.core.errors import CheckpointError, InputError
+from assay.core.regular_file import read_bytes
 from assay.formats.run_file import Attempt
 from assay.query.find import checkpoint_of
 from assay.query.run import RunView
+from assay.store.config_items import MAX_CONFIG_BYTES
 
 _STEPS = re.compile(r"(\d*):(\d*)")
 
@@ -150,8 +152,8 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
                 ("other code", before.code.snapshot, after.code.snapshot),
                 (
                     "another config",
-                    config_of(view, before).read_text(),
-                    config_of(view, after).read_text(),
+                    read_bytes(config_of(view, before), MAX_CONFIG_BYTES),
+                    read_bytes(config_of(view, after), MAX_CONFIG_BYTES),
                 ),
                 ("another device", before.devices, after.devices),
                 ("other options", _bounds_of(before), _bounds_of(after)),

@@ -164,7 +164,8 @@ def redo_figure(file: Path, to: Path | None = None) -> tuple[bool, bool]:
     Return whether its values are the same, and whether a file that is drawn over keeps its bytes.
     """
     before = read_recipe(file)
-    old = file.read_bytes()
+    old = read_bytes(file, _MOST_BYTES, follow=True)
     name = "" if to else shlex.split(before.command)[-1]
     after = write_figure(before.request, to or file, name=name)
-    return before.digest == after.digest, to is None and file.read_bytes() == old
+    is_same = to is None and read_bytes(file, _MOST_BYTES, follow=True) == old
+    return before.digest == after.digest, is_same

@@ -19,7 +19,7 @@ from assay.core.directory import (
 )
 from assay.core.errors import AssayError, InputError, RecordError, did_you_mean
 from assay.core.ids import folder_name, id_of_folder
-from assay.core.regular_file import NotRegularFileError, kind_of_mode
+from assay.core.regular_file import NotRegularFileError, kind_of_mode, read_bytes
 from assay.formats import run_file
 from assay.formats.json_codec import write_atomic
 from assay.formats.lease import FILE_NAME as LEASE_NAME
@@ -80,6 +80,7 @@ _FOLDERS_OF_RUN = frozenset(
 )
 _PATCH_OF_RUN = re.compile(r"dirty(-[1-9][0-9]{0,8})?\.patch")
 _MOST_LEVELS = 40
+_MOST_IGNORED_BYTES = 1 << 20
 _MOST_NAME = 1000
 _MOST_PART = 255  # bytes, of all file systems in use
 
@@ -302,7 +303,8 @@ def shared_folder(project: Project, name: str) -> Path:
     ignore = project.assay_dir / ".gitignore"
     try:
         make_directory(folder)
-        text = ignore.read_text(encoding="utf-8") if ignore.exists() else _GITIGNORE
+        is_there = os.path.lexists(ignore)
+        text = read_bytes(ignore, _MOST_IGNORED_BYTES).decode() if is_there else _GITIGNORE
         if f"!{name}/**" not in text:
             line_end = "" if text.endswith("\n") else "\n"
             ignore.write_text(f"{text}{line_end}!{name}/\n!{name}/**\n", encoding="utf-8")

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from assay.core.code_places import is_of_user
 from assay.core.errors import InputError, MissingExtraError
+from assay.core.regular_file import refuse_irregular
+from assay.engine.checkpoint.tensor_file import read_tensors
 from assay.engine.export.interface import FlatModel, Interface
 from assay.formats.onnx_model import explain_onnx_error, load_onnxruntime, open_onnx
 
@@ -134,14 +136,13 @@ def run_onnx(path: Path, interface: Interface) -> Runner:
 
 def run_program(path: Path, interface: Interface) -> Runner:
     """Return what runs a graph of torch."""
+    refuse_irregular(path)
     return _runner(torch.export.load(path).module(), interface)
 
 
 def run_weights(path: Path, fresh: nn.Module, interface: Interface) -> Runner:
     """Return what runs a newly built model with the weights of a file."""
-    from safetensors.torch import load_file
-
-    fresh.load_state_dict(load_file(path))
+    fresh.load_state_dict(read_tensors(path))
     return _runner(FlatModel(fresh, interface).eval(), interface)
 
 
