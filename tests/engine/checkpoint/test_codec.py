@@ -359,11 +359,9 @@ def test_a_file_of_tensors_is_one_that_others_read(items: list[Tensor]) -> None:
         path = Path(folder) / "t.safetensors"
         file = write_tensors(path, separate(kept))
         data = path.read_bytes()
-        hashed = sha256()
-        own, read = read_tensors(path, hashed.update), load_file(path)
+        own, read = read_tensors(path), load_file(path)
 
     assert (file.size_bytes, file.sha256) == (len(data), sha256(data).hexdigest())
-    assert hashed.hexdigest() == file.sha256
     assert own.keys() == read.keys() == kept.keys()
     for name, tensor in kept.items():
         assert same(read[name], tensor.contiguous()) and same(own[name], tensor.contiguous())

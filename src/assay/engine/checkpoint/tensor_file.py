@@ -32,6 +32,9 @@ _FILE_BYTES = 64 << 20
 
 _MOST_FILES = 8
 _MOST_THREADS = 4
+_MOST_DIMENSIONS = 64
+"""Dimensions of a tensor that are read: torch takes minutes to make one of a million."""
+
 _MOST_REASON = 200
 
 _READ_DTYPES: Mapping[str, torch.dtype] = {
@@ -129,6 +132,8 @@ class Slice:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file in memory of their own; CheckpointError names a bad file."""
     with report_unreadable(path), safe_open(path, framework="pt") as file:
+        for name in file.offset_keys():
+            _stored(name, file.get_slice(name))
         # Not views of the file: sums over memory that is not aligned differ in their last bits.
         return {name: file.get_tensor(name).clone() for name in file.offset_keys()}
 
@@ -136,7 +141,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name, unread; errors as of `read_tensors`."""
     with report_unreadable(path), safe_open(path, framework="pt") as file:
-        return {name: _stored(file.get_slice(name)) for name in file.offset_keys()}
+        return {name: _stored(name, file.get_slice(name)) for name in file.offset_keys()}
 
 
 def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -147,7 +152,7 @@ def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
     with report_unreadable(path), safe_open(path, framework="pt") as file:
         names = set(file.keys())
         for name, wanted in slices.items():
-            stored = _stored(file.get_slice(name)) if name in names else None
+            stored = _stored(name, file.get_slice(name)) if name in names else None
             for each in wanted:
                 if stored != StoredTensor(each.into.dtype, each.whole):
                     raise CheckpointError(
@@ -160,7 +165,9 @@ def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
                 each.into.copy_(file.get_slice(name)[box] if box else file.get_tensor(name))
 
 
-def _stored(tensor: Any) -> StoredTensor:
+def _stored(name: str, tensor: Any) -> StoredTensor:
+    if len(tensor.get_shape()) > _MOST_DIMENSIONS:
+        raise ValueError(f"{name} has more than {_MOST_DIMENSIONS} dimensions")
     return StoredTensor(_READ_DTYPES[tensor.get_dtype()], tuple(tensor.get_shape()))
 
 
