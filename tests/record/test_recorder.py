@@ -415,13 +415,13 @@ def test_the_lease_is_renewed_though_the_monotonic_clock_goes_back(
     try:
         assert synced.acquire(timeout=60)
         assert not any(beats)
-        now_s[0] = 5.0
-        for _ in range(2):  # the first one may have begun before
+        seen, now_s[0] = len(beats), 5.0
+        for _ in range(seen + 2):  # one more may have begun before
             assert synced.acquire(timeout=60)
     finally:
         thread.stop()
         thread.join()
-    assert any(beats[:3]), "a beat is due at once"
+    assert any(beats), "a beat is due at once"
 
 
 def test_what_the_user_wrote_into_the_readme_survives_every_ending(project: Project) -> None:

@@ -32,7 +32,6 @@ from assay.formats.event_log import event_line, read_events
 from assay.formats.json_codec import sync_file, write_atomic, write_json
 from assay.formats.run_file import Best, RunFile
 from assay.record import logfile, readme
-from assay.record.background import BackgroundWork
 from assay.record.capture import Capture, begin_capture
 from assay.record.config_files import MAX_BYTES
 from assay.record.deferred import DeferredRows
@@ -40,15 +39,13 @@ from assay.record.edits import append_line
 from assay.record.ending import ending
 from assay.record.key_code import source_of
 from assay.record.recordable import NO_STEP, check_text, numbers_of, recordable, whole_step
-from assay.record.recorder_thread import RecorderThread
-from assay.record.redaction import clean_code, clean_record
+from assay.record.recorder_thread import BackgroundWork, RecorderThread
+from assay.record.redaction import clean_run
 from assay.record.run_home import RunHome
 from assay.record.writer import MetricsWriter
-from assay.store import authorship
 from assay.store.code_trees import code_blobs
 from assay.store.known_projects import remember
 from assay.store.layout import Project, RunFolder, refusal
-from assay.store.referenced_blobs import find_unshared
 
 if TYPE_CHECKING:
     from assay.record.watched_folders import FolderWatcher
@@ -397,7 +394,7 @@ class RunRecorder(MediaKeeper):
         self._leave("The run has ended.")
         if self.secrets.values != self._first_secrets:
             with contextlib.suppress(OSError, AssayError):
-                self._clean_again()
+                self.run = clean_run(self.folder, self.run, self.secrets)
 
     def _write_end(self) -> None:
         try:
@@ -542,30 +539,6 @@ class RunRecorder(MediaKeeper):
         if self._capture is not None:
             self._capture.stop()
             self.secrets.add(self._capture.find_secrets())
-
-    def _clean_again(self) -> None:
-        """Remove secrets that became known later from what is written already."""
-        before = self.run
-        own = authorship.own_attempts(self.folder, before)
-        blobs = code_blobs(Project(Path(before.project)))
-        config = self.folder.config_toml
-        is_config_whole = run_file.digest_of_config(config) == before.newest.config_digest
-        if before.project:  # of a run without one no code is kept
-            codes = [clean_code(it.code, blobs, self.secrets) for it in before.attempts]
-            pairs = zip(before.attempts, codes, strict=True)
-            attempts = tuple(replace(attempt, code=code) for attempt, code in pairs)
-            run_file.write(self.folder.path, replace(before, attempts=attempts))
-        clean_record(self.folder, self.secrets)
-        self.run = run_file.read(self.folder.path)
-        if is_config_whole:
-            newest = replace(self.run.newest, config_digest=run_file.digest_of_config(config))
-            self.run = replace(self.run, attempts=(*self.run.attempts[:-1], newest))
-        if self.run.newest.number in own:  # what chooses its code was changed by us
-            self.run = authorship.sign(self.folder, self.run, own)
-        run_file.write(self.folder.path, self.run)
-        for old, new in zip(before.attempts, self.run.attempts, strict=True):
-            if old.code.snapshot != new.code.snapshot:
-                blobs.discard(find_unshared(old.code.snapshot, self.folder, blobs))
 
     def _refuse_if_over(self) -> None:
         if os.getpid() != self._worker.pid:

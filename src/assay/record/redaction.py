@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING
 
 from assay.core.errors import AssayError
 from assay.core.regular_file import read_bytes
-from assay.formats import metrics_file
+from assay.formats import metrics_file, run_file
 from assay.formats.json_codec import write_atomic
 from assay.formats.metrics_file import NAMES_FILE
-from assay.store.code_trees import put_tree, read_tree
+from assay.formats.run_file import digest_of_config
+from assay.store import authorship
+from assay.store.code_trees import code_blobs, put_tree, read_tree
+from assay.store.layout import Project
+from assay.store.referenced_blobs import find_unshared
 
 if TYPE_CHECKING:
     from assay.core.ports import Blobs
     from assay.core.secrets.places import Kind
     from assay.core.secrets.replacement import Secrets
-    from assay.formats.run_file import Code
+    from assay.formats.run_file import Code, RunFile
     from assay.store.layout import RunFolder
 
 # fmt: off
@@ -40,6 +44,34 @@ def content_kind(name: str) -> Kind:
     """
     suffix = os.path.splitext(name)[1].lower()
     return "data" if suffix in _OF_VALUES else "text" if suffix in _OF_WORDS else "code"
+
+
+def clean_run(folder: RunFolder, run: RunFile, secrets: Secrets) -> RunFile:
+    """Replace secrets that became known later in all that is written of a run; return the run.
+
+    What of it was made here is signed anew.
+    """
+    own = authorship.own_attempts(folder, run)
+    blobs = code_blobs(Project(Path(run.project)))
+    is_config_whole = digest_of_config(folder.config_toml) == run.newest.config_digest
+    attempts = run.attempts
+    if run.project:  # of a run without one no code is kept
+        attempts = tuple(
+            replace(each, code=clean_code(each.code, blobs, secrets)) for each in attempts
+        )
+    run_file.write(folder.path, replace(run, attempts=attempts))
+    clean_record(folder, secrets)
+    clean = run_file.read(folder.path)
+    if is_config_whole:
+        newest = replace(clean.newest, config_digest=digest_of_config(folder.config_toml))
+        clean = replace(clean, attempts=(*clean.attempts[:-1], newest))
+    if clean.newest.number in own:  # what chooses its code was changed by us
+        clean = authorship.sign(folder, clean, own)
+    run_file.write(folder.path, clean)
+    for old, new in zip(run.attempts, clean.attempts, strict=True):
+        if old.code.snapshot != new.code.snapshot:
+            blobs.discard(find_unshared(old.code.snapshot, folder, blobs))
+    return clean
 
 
 def clean_record(folder: RunFolder, secrets: Secrets) -> None:
