@@ -249,6 +249,10 @@ READINGS: dict[Any, tuple[Any, ...]] = {
         *(["q", "v"], ["q", "v"], ["q"], REFUSED, ["a,b", "c"], ["1", "2"], ["1", "2"]),
         *(REFUSED, REFUSED, None, REFUSED, REFUSED),
     ),
+    str | list[str]: (
+        *(REFUSED, ["q", "v"], ["q"], "q", REFUSED, REFUSED, ["1", "2"]),
+        *("1", "true", "none", "1", REFUSED),
+    ),
     tuple[str, int]: (*[REFUSED] * 5, ("1", 2), ("1", 2), *[REFUSED] * 5),
     dict[str, str]: (*[REFUSED] * 11, {"a": "1"}),
     int | None: (*[REFUSED] * 7, 1, REFUSED, None, REFUSED, REFUSED),

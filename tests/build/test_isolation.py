@@ -14,9 +14,9 @@ from types import ModuleType
 
 import pytest
 
-from assay.build.isolation import is_user_module, roots_of, user_code
 from assay.build.signatures import check_signatures
 from assay.build.targets import find_target, resolve
+from assay.config.isolation import is_user_module, roots_of, user_code
 from assay.config.tree import Table, from_plain
 from assay.core.code_places import lies_under
 from assay.core.diagnostics import Origin
@@ -174,7 +174,7 @@ def test_the_standard_library_torch_and_assay_are_not_the_users_code_even_in_the
     roots = roots_of([Path("/")])
 
     assert not is_user_module(json, roots)
-    assert not is_user_module(sys.modules["assay.build.isolation"], roots)
+    assert not is_user_module(sys.modules["assay.config.isolation"], roots)
     assert not is_user_module(pytest, roots)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import bypass
-from assay.build.isolation import user_code
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, find_target, resolve
 from assay.config import own_targets, torch_targets
 from assay.config.allow_list import can_trust, refuse_by_name
+from assay.config.isolation import user_code
 from assay.core.diagnostics import Origin, render
 
 Write = Callable[..., Path]

@@ -165,11 +165,17 @@ def test_a_value_is_toml_else_a_word_or_number_else_text(text: str, value: objec
         ("['a,b]", "has an item that is not closed, or empty", "write [a, b]"),
         ("[a,(b)]", "begins like a list, which has square brackets", "write [b]"),
         ("[f(x)]", "has an item that is not closed, or empty", "write [a, b]"),
+        ('"x', "begins with a quote that does not end it", "in quotes"),
+        ("'it''s'", "begins with a quote that does not end it", "in quotes"),
+        ('"a"b', "begins with a quote that does not end it", "in quotes"),
+        ("'a',,b", "begins with a quote that does not end it", "in quotes"),
         ("[" * 500, "is nested too deep", "in quotes for a text"),
         ("[" + "1," * 60_000 + "]", "longer than 100,000 characters", "write it in a file"),
     ],
 )
-def test_what_begins_with_a_bracket_is_no_text(text: str, said: str, fix: str) -> None:
+def test_what_begins_with_a_bracket_or_a_quote_is_no_bare_text(
+    text: str, said: str, fix: str
+) -> None:
     problem = refused(f"model.width={text}")
 
     assert said in problem.message and fix in problem.fix

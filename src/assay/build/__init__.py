@@ -12,7 +12,6 @@ from assay.build.context_entries import Promise
 from assay.build.context_errors import ContextError
 from assay.build.criterion_args import check_criteria, check_criterion_args
 from assay.build.graph import check_graph, plan_context, plugin_paths, promise_run, promised_types
-from assay.build.isolation import user_code
 from assay.build.marks import configurable, inject, provides
 from assay.build.materials import check_materials
 from assay.build.plugins import Plugin, as_plugin, call_record_end, entered
@@ -20,6 +19,7 @@ from assay.build.registry import RegistryError, register
 from assay.build.signatures import Examined, check_signatures, examine
 from assay.build.sources import check_sources, loader_keys
 from assay.build.targets import TargetError, resolve
+from assay.config.isolation import user_code
 
 __all__ = [
     "ROLES",

@@ -24,6 +24,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from assay.build.parameters import UNKNOWN, Parameter, injectable
+from assay.config.isolation import while_open
 from assay.config.references import holds_secret
 from assay.config.sources.literals import MalformedError, items_of, value_of
 from assay.config.tree import (
@@ -141,7 +142,7 @@ def judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judge
     parameter = _with_type_of_default(parameter, node)
     first = _judge(target, parameter, node)
     if not first.misfits:
-        return first
+        return _ambiguous(target, parameter, node) or first
     fitting = _fitting(target, parameter, node, first.misfits)
     if fitting is not None:
         return fitting
@@ -158,6 +159,22 @@ def judge(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judge
             fix = say
             break
     return replace(first, misfits=(replace(misfit, fix=fix),))
+
+
+def _ambiguous(target: Callable[..., Any], parameter: Parameter, node: Node) -> Judged | None:
+    """Return the refusal of a typed `a,b` that fits both as a text and as a list; else None."""
+    typed = node.typed if isinstance(node, Leaf) and isinstance(node.value, str) else None
+    items = items_of(typed, node.origin) if typed is not None else None
+    if typed is None or items is None or parameter.hint in (UNKNOWN, Any, object):
+        return None
+    texts = [as_text_leaf(item) if isinstance(item, Leaf) else item for item in items]
+    readings = [List(tuple(row), node.origin) for row in (items, texts)]
+    if all(_judge(target, parameter, reading).misfits for reading in readings):
+        return None
+    said = "must be a text or a list, and it may be either"
+    fix = f"write [{typed}] for a list, or in quotes for a text: '{json.dumps(typed)}'"
+    misfit = Misfit(origin=node.origin, said=said, fix=fix)
+    return Judged(node=node, value=typed, misfits=(misfit,))
 
 
 def _with_type_of_default(parameter: Parameter, node: Node) -> Parameter:
@@ -285,9 +302,8 @@ def _why_not(parameter: Parameter) -> str:
     return f"its type `{parameter.written}` cannot be checked"
 
 
-def forget() -> None:
-    """Drop all adapters, and with them the classes they refer to."""
-    _adapters.clear()
+# What is known of the user's classes would keep them, and all they hold.
+while_open(lambda _: _adapters.clear)
 
 
 def _adapter(target: Callable[..., Any], parameter: Parameter) -> TypeAdapter[Any] | None:

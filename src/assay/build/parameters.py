@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from assay.build.forwarding import Handover, handover, inits_after
+from assay.config.isolation import while_open
 
 UNKNOWN: Any = inspect.Parameter.empty
 """Hint of a parameter without one, or with one that cannot be resolved."""
@@ -81,9 +82,8 @@ def signature_of(target: Callable[..., Any]) -> Signature | None:
         return _read_signature(target)
 
 
-def forget() -> None:
-    """Drop all signatures read so far."""
-    _signatures.clear()
+# What is known of the user's classes would keep them, and all they hold.
+while_open(lambda _: _signatures.clear)
 
 
 def injectable(hint: Any) -> Any:

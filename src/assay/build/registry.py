@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar, overload
 
+from assay.config.isolation import while_open
+from assay.core.code_places import lies_under
 from assay.core.errors import InputError, choose
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,6 +127,14 @@ class Registry:
 
 
 registry: Final = Registry()
+
+
+def _collect(roots: tuple[str, ...]) -> Callable[[], None]:
+    names = registry.open(lambda file: lies_under(file, roots))
+    return lambda: registry.close(names)
+
+
+while_open(_collect)
 
 
 @overload

@@ -11,7 +11,6 @@ from typing import Any
 
 from assay.build.adapters import judge
 from assay.build.context import NOT_BY_NAME, ROLES
-from assay.build.isolation import user_code
 from assay.build.marks import is_configurable, is_injected
 from assay.build.parameters import (
     UNKNOWN,
@@ -24,6 +23,7 @@ from assay.build.parameters import (
 from assay.build.target_owners import owner_of
 from assay.build.targets import TargetError, canonical_name, find_target
 from assay.config.check import Default
+from assay.config.isolation import user_code
 from assay.config.tree import (
     KeyPath,
     Leaf,

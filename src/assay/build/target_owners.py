@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from assay.build.isolation import is_user_module, roots_of
 from assay.config.allow_list import (
     LISTED,
     can_trust,
 )
+from assay.config.isolation import is_user_module, roots_of
 from assay.core.code_places import lies_under
 
 Owner = Literal["assay", "user", "torch", "trusted"]

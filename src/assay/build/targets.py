@@ -21,12 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from assay.build.isolation import (
-    is_user_module,
-    results_until_closed,
-    roots_of,
-    user_code,
-)
 from assay.build.target_owners import (
     defined_name,
     is_trusted,
@@ -42,6 +36,12 @@ from assay.config.allow_list import (
     refuse_by_name,
     target_parts,
     trust_command,
+)
+from assay.config.isolation import (
+    is_user_module,
+    results_until_closed,
+    roots_of,
+    user_code,
 )
 from assay.config.translator import translator
 from assay.config.user_modules import UserModules

@@ -133,6 +133,11 @@ def command(
             arguments, defaults=defaults, data=data, rehearse=rehearse, resume=resume
         )
     given_more = [*arguments, *layout_overrides(layout)]
+    names, _ = split_arguments(arguments)
+    if len(names) == 1:
+        from assay.compose import modules_of
+
+        click.get_current_context().with_resource(modules_of(names[0], user_dir))
     config = read_config("check", given_more, user_dir=user_dir, trust=trust)
     # The device of a rehearsal need not be here.
     found = _check(

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,6 +170,11 @@ def command(
     overrides += _shorthands(tag, seed, fast=fast)
     if fast:
         options["max_steps"] = min(options["max_steps"] or FAST_STEPS, FAST_STEPS)
+    held = click.get_current_context().with_resource(ExitStack())
+    if len(files) == 1:
+        from assay.compose import modules_of
+
+        held.enter_context(modules_of(files[0], user_dirs))
     made = _open_configs(
         files, overrides, variants, user_dirs, sweep=not no_sweep, seeds=seeds, trust=trust
     )
@@ -200,6 +206,7 @@ def command(
             result = _train_one(configs[0], launch, resumed, then_test, edit_test)
             ended.append(result_data(result))
             return told_both(result, pdb=pdb)
+        held.close()  # each run imports its modules for itself
         how: dict[str, Any] = {"then_test": then_test, "edit_test": edit_test}
         how["stop_at_first"] = stop_at_first
         if is_isolated:

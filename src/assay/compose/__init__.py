@@ -44,4 +44,5 @@ from assay.compose.training import rerun as rerun
 from assay.compose.training import resume as resume
 from assay.compose.training import resume_or_train as resume_or_train
 from assay.compose.training import train as train
+from assay.compose.trust import modules_of as modules_of
 from assay.compose.trust import open_given as open_given

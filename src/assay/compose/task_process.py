@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from assay.compose.checks import ensure_sound
 from assay.compose.launch import Launch, ProcessTask, RunResult, report_of
 from assay.compose.ranks import ECHO_S, rank_report
 from assay.compose.rehearsal import RehearsalRequest, rehearse
 from assay.compose.run_many import run_and_keep_error
 from assay.compose.run_record import fail_record
-from assay.compose.training import ResumeOptions, resume, resume_run, train
+from assay.compose.training import ResumeOptions, check_and_resume, resume, train
 from assay.config.loading import Config
 from assay.core import parent_death
 from assay.core.job import (
@@ -141,11 +140,11 @@ def _train(task: ProcessTask, config: Config, launch: Launch, *, begun: str = ""
                 record_dir=view.path, config=config, status="finished", id=view.id, step=step
             )
         options = ResumeOptions(verify=task.options.get("verify", True), force=True)
-        return resume_run(view, "", ensure_sound(config), launch, options)
+        return check_and_resume(view, "", config, launch, options)
     if task.resumed:
         view = find(task.resumed)[0]
         options = ResumeOptions(**task.options)
-        return resume_run(view, task.checkpoint, ensure_sound(config), launch, options)
+        return check_and_resume(view, task.checkpoint, config, launch, options)
     return train(config, launch, **task.options)
 
 

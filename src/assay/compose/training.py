@@ -65,6 +65,13 @@ def train(config: Config, launch: Launch, *, parent: str = "") -> RunResult:
     A wrong config raises before anything is written; once there is a record, what is raised inside
     ends up in the result and in the record. `parent` is the run whose config this is.
     """
+    from assay.build import user_code
+
+    with user_code(config.user_dirs):  # one import for the check and the run
+        return _train(config, launch, parent)
+
+
+def _train(config: Config, launch: Launch, parent: str) -> RunResult:
     config, findings = check_and_settle(config, *sections_to_train(config))
     if not launch.ranks_folder:  # the process that launched the ranks has examined it
         refuse(run_problems(config, launch))
@@ -160,11 +167,20 @@ def resume(
         raise InputError(f"The run {view.id} is a test: there is nothing to resume.")
     refuse_without_config(view, fix=f'run it again, with assay.start(..., resume="{view.id}")')
     saved = open_saved(view, overrides, use="resume it", trust=trust, tell=tell)
-    config = ensure_sound(saved)
     options = ResumeOptions(
         take_over=take_over or is_cut_off(view), verify=verify, force=force, is_trusted=True
     )
-    return resume_run(view, name, config, launch or Launch(), options)
+    return check_and_resume(view, name, saved, launch or Launch(), options)
+
+
+def check_and_resume(
+    view: RunView, name: str, config: Config, launch: Launch, options: ResumeOptions
+) -> RunResult:
+    """Resume a run from its checkpoint `name` by a config that nobody has checked."""
+    from assay.build import user_code
+
+    with user_code(config.user_dirs):
+        return resume_run(view, name, ensure_sound(config), launch, options)
 
 
 def resume_or_train(config: Config, launch: Launch, *, tell: Tell = _tell_nobody) -> RunResult:
@@ -172,13 +188,16 @@ def resume_or_train(config: Config, launch: Launch, *, tell: Tell = _tell_nobody
     if launch.no_file or launch.weights_from:
         option = "--no-file" if launch.no_file else "--from"
         raise InputError(f"`--resume auto` resumes a recorded run; {option} leaves records aside.")
-    config = ensure_sound(config)
-    view = find_unfinished(config)
-    if view is None:
-        tell("nothing to resume: a new run")
-        return train(config, launch)
-    tell(f"resuming {view.id} ({_describe_end(view)})")
-    return resume_run(view, "", config, launch, ResumeOptions())
+    from assay.build import user_code
+
+    with user_code(config.user_dirs):
+        config = ensure_sound(config)
+        view = find_unfinished(config)
+        if view is None:
+            tell("nothing to resume: a new run")
+            return train(config, launch)
+        tell(f"resuming {view.id} ({_describe_end(view)})")
+        return resume_run(view, "", config, launch, ResumeOptions())
 
 
 def _describe_end(view: RunView) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from assay.config.allow_list import target_parts
-from assay.config.loading import PYTHON, Config, open_config
+from assay.config.isolation import user_code
+from assay.config.loading import PYTHON, Config, open_config, user_dirs_of
 from assay.config.resolver import with_external_values
 from assay.config.secret_keys import redacted_keys
 from assay.config.settings import Settings
@@ -105,6 +107,22 @@ def open_given(
         _ask(view, config.root, use=use, code=code, trust=trust)
     allowed = permit_saved(config, view, use=use, trust=True, tell=tell)
     return allowed if user_dir is None else replace(allowed, user_dirs=config.user_dirs)
+
+
+@contextmanager
+def modules_of(
+    given: str | os.PathLike[str], user_dir: str | Sequence[str] | None = None
+) -> Iterator[None]:
+    """Import the modules of a config once for all that is done with it inside: read, check, run.
+
+    Those of a config that lies in a record lie elsewhere, and are imported when that is known.
+    """
+    folder = Path(given).parent
+    if not Path(given).is_file() or records_around(folder) is not None:
+        yield
+        return
+    with user_code(user_dirs_of(user_dir or None, folder)):
+        yield
 
 
 def _attempt_of(path: Path, view: RunView) -> Attempt | None:

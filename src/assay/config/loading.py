@@ -133,10 +133,10 @@ def open_config(
     """
     if not isinstance(given, str | os.PathLike):
         root, problems = objects.read_object(given, "<python>")
-        return _config(root, problems, {}, overrides, None, _user_dirs(user_dir, Path()))
+        return _config(root, problems, {}, overrides, None, user_dirs_of(user_dir, Path()))
     file = Path(given)
     source = os.fspath(given)
-    user_dirs = _user_dirs(user_dir, file.parent)
+    user_dirs = user_dirs_of(user_dir, file.parent)
     text, problems = _text_of(file)
     files = {source: text}
     if problems:
@@ -161,7 +161,7 @@ def open_text(
     """Like `loads`, but keeps what is wrong in `Config.problems`."""
     read = READERS.get(Path(source).suffix.lower(), toml.read_all)
     root, problems = read(text, source, excerpt=True)
-    return _config(root, problems, {source: text}, overrides, None, _user_dirs(user_dir, Path()))
+    return _config(root, problems, {source: text}, overrides, None, user_dirs_of(user_dir, Path()))
 
 
 def open_tree(
@@ -254,9 +254,10 @@ def _with_noted_origins(root: Table, text: str) -> Table:
     return root
 
 
-def _user_dirs(
+def user_dirs_of(
     given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None, folder: Path
 ) -> tuple[Path, ...]:
+    """Return the folders of user modules: those given, else that of a config and its `src`."""
     if given is None:
         return folder, folder / "src"
     paths = tuple(

@@ -66,7 +66,7 @@ source.type = data.Digits
         ("a = %(nowhere)s\n", 1, "Bad value substitution: option 'a' contains"),
         ("f = [1, 2\n", 1, "`[1, 2` has no `]` at its end"),
         ("l = [1,\n  2\n  3]\n", 1, "`[1,\n2\n3]` has no `]` at its end"),
-        ('h = "x\n', 1, "this string is not closed"),
+        ('h = "x\n', 1, '`"x` begins with a quote that does not end it'),
         ("q = 1 # c\n", 1, "this may be a comment or a part of the value"),
         ("[b]\nf = 1\nf = 2\n", 3, "`b.f` is given twice"),
         ("[b]\n[c]\n[b]\n", 3, "`b` is given twice"),

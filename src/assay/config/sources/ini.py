@@ -33,7 +33,6 @@ from assay.config.sources.positions import (
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
-    Leaf,
     Node,
     Table,
     dotted,
@@ -176,12 +175,9 @@ class _IniReader:
         if len(text) > MAX_WORD and re.fullmatch(r"[+-]?[\d_.eE+-]+", text):
             raise UnreadableError(too_long(self.at(key.line)))
         try:
-            node = read_value(text, self.at(key.line))
+            return read_value(text, self.at(key.line))
         except MalformedError as error:
             raise self.failure(error.what, key.line, error.fix) from None
-        if text[:1] in ("'", '"') and isinstance(node, Leaf) and node.value == text:
-            raise self.failure("this string is not closed", key.line, "add the closing quote")
-        return node
 
     def length_of(self, section: str, name: str, known: dict[str, int]) -> int:
         """Return about how long a value is with what it takes from others, which may take more."""

@@ -1,8 +1,8 @@
 """Values typed without quotes: on the command line, in environment variables, in INI files.
 
 A text that begins with a bracket is a list or a table, or a mistake: TOML, or the same with words
-that need no quotes, as in `[q_proj, v_proj]`. Every other text is a value of TOML, a word such as
-none, a number such as `.5`, or itself.
+that need no quotes, as in `[q_proj, v_proj]`. One that begins with a quote ends with it. Every
+other text is a value of TOML, a word such as none, a number such as `.5`, or itself.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _BARE = re.compile(r"(?:\$\{[^{}]*\}|[^,\[\]{}()\n])*")
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z_][\w-]*)\s*(?P<equals>=?)", re.ASCII)
 _SHOWN = 80  # characters of a value in a message
 BRACKETS = ("[", "{", "(")
+_QUOTES = ("'", '"')
 _NOWHERE = Origin(source="<value>")
 
 
@@ -60,11 +61,15 @@ def value_of(text: str) -> Any:
 def read_value(text: str, origin: Origin) -> Node:
     """Return the node that `text` is, at `origin`. Each scalar keeps the text it was typed as.
 
-    Raises MalformedError for a text that begins with a bracket and is no list or table.
+    Raises MalformedError for a text that begins with a bracket and is no list or table, and for one
+    that begins with a quote and is no text in quotes, nor items of which the first has them.
     """
     bare = text.strip()
     if bare[:1] not in BRACKETS:
-        return Leaf(_scalar(text), origin, typed=text)
+        value = _scalar(text)
+        if bare[:1] in _QUOTES and value == text and items_of(text, origin) is None:
+            raise _half_quote_error(bare)
+        return Leaf(value, origin, typed=text)
     if len(bare) > MAX_VALUE:
         raise MalformedError(
             f"this value is longer than {MAX_VALUE:,} characters", fix="write it in a file"
@@ -119,6 +124,12 @@ def items_of(text: str, origin: Origin) -> list[Node] | None:
     assert isinstance(items, List)
     is_many = len(items.items) > 1 or bare.endswith(",")
     return list(items.items) if is_many else None
+
+
+def _half_quote_error(text: str) -> MalformedError:
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    fix = f"put the whole text in quotes: {json.dumps(shown, ensure_ascii=False)}"
+    return MalformedError(f"`{shown}` begins with a quote that does not end it", fix=fix)
 
 
 def quote(text: str) -> str:

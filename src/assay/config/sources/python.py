@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import importlib
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from assay.config.isolation import user_code
 from assay.config.lazy import Section, calling_frame
 from assay.config.sources.objects import OversizedError, TreeMaker, lift, tree_of_names
 from assay.config.sources.positions import MAX_BYTES, duplicate, too_deep, too_large
@@ -188,7 +188,7 @@ class _Loading:
     @contextmanager
     def active(self) -> Iterator[None]:
         """While open, this is what configs are loaded into, and the user's modules are found."""
-        with _lock, _user_modules(self.user_dirs):
+        with _lock, user_code(self.user_dirs):
             token = _current.set(self)
             try:
                 yield
@@ -489,42 +489,6 @@ def _relax(module: types.ModuleType) -> types.ModuleType:
         vars(module), OmegaConf=OmegaConf, DictConfig=DictConfig, ListConfig=ListConfig
     )
     return made
-
-
-@contextmanager
-def _user_modules(folders: Sequence[Path]) -> Iterator[None]:
-    """Import from `folders` first within this block, and forget their modules at its end."""
-    roots = [os.path.realpath(folder) for folder in folders]
-    names = (
-        set(UserModules(folders).names())
-        - sys.stdlib_module_names
-        - {"assay", "torch", "numpy", "__main__"}
-    )
-
-    def is_theirs(name: str) -> bool:
-        if name.partition(".")[0] not in names:
-            return False
-        module = sys.modules[name]
-        places = [getattr(module, "__file__", None), *(getattr(module, "__path__", None) or ())]
-        return any(
-            isinstance(each, str) and os.path.realpath(each).startswith(tuple(roots))
-            for each in places
-        )
-
-    hidden = {
-        name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names
-    }
-    sys.path[:0] = [str(folder) for folder in folders]
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        for folder in folders:
-            if str(folder) in sys.path:  # unless the config took it out
-                sys.path.remove(str(folder))
-        for name in [name for name in list(sys.modules) if is_theirs(name)]:
-            del sys.modules[name]
-        sys.modules.update(hidden)
 
 
 def _syntax(error: SyntaxError, source: str) -> Problem:

@@ -6,15 +6,13 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from assay.build import adapters, parameters
-from assay.build.registry import Names, registry
 from assay.config.user_modules import UserModules
 from assay.core.code_places import add_user_code, lies_under
 from assay.core.errors import InputError
@@ -55,15 +53,24 @@ def is_user_module(module: ModuleType, roots: Sequence[str]) -> bool:
 def user_code(user_dirs: Sequence[Path]) -> Iterator[None]:
     """Search imports in `user_dirs` first, and set aside modules already loaded under those names.
 
-    At the end the modules of these folders leave `sys.modules`, the names they registered are
-    forgotten, and everything is as before. Opened again with the same folders while open, it
-    changes nothing. The standard library, torch, numpy and assay are never set aside.
+    A Python config is read inside of it, and so are check, build and run. At the end the modules of
+    these folders leave `sys.modules`, the names they registered are forgotten, and everything is as
+    before. Opened again with the same folders while open, it changes nothing. The standard library,
+    torch, numpy and assay are never set aside.
     """
     opening = _open(user_dirs)
     try:
         yield
     finally:
         _close(opening)
+
+
+def while_open(enter: Callable[[tuple[str, ...]], Callable[[], None]]) -> None:
+    """Call `enter` with the folders of each `user_code`, and what it returns when that closes."""
+    with _lock:
+        _enters.append(enter)
+        for opening in _openings:
+            opening.exits.append(enter(opening.roots))
 
 
 def results_until_closed(user_dirs: Sequence[Path]) -> dict[Hashable, Any]:
@@ -87,12 +94,13 @@ class _Opening:
             frozenset(UserModules(user_dirs).names()) - sys.stdlib_module_names - _NEVER_AGAIN
         )
         self.thread = threading.get_ident()
-        self.registered: Names | None = None
+        self.exits: list[Callable[[], None]] = []
         self.hidden: dict[str, ModuleType] = {}
         self.uses = 1
 
 
 _openings: list[_Opening] = []
+_enters: list[Callable[[tuple[str, ...]], Callable[[], None]]] = []
 _lock = threading.RLock()
 
 
@@ -124,7 +132,7 @@ def _open(user_dirs: Sequence[Path]) -> _Opening:
                 wanted.hidden[name] = sys.modules.pop(name)
         sys.path[:0] = wanted.folders
         add_user_code(wanted.roots)
-        wanted.registered = registry.open(lambda file: lies_under(file, wanted.roots))
+        wanted.exits = [enter(wanted.roots) for enter in _enters]
         importlib.invalidate_caches()  # files written a moment ago are seen
         _openings.append(wanted)
         return wanted
@@ -140,11 +148,8 @@ def _close(opening: _Opening) -> None:
             if _is_removable(name, module, opening.roots):
                 del sys.modules[name]
         sys.modules.update(opening.hidden)
-        if opening.registered is not None:
-            registry.close(opening.registered)
-        # what is known of the user's classes would keep them, and all they hold
-        parameters.forget()
-        adapters.forget()
+        for leave in opening.exits:
+            leave()
         for folder in opening.folders:
             if folder in sys.path:  # unless the user's code took it out
                 sys.path.remove(folder)
