@@ -137,7 +137,12 @@ def test_every_face_names_a_group_alike(
         row["name"] for row in json.loads(table.to_json())
     ]
     shown = sorted(row[0] for row in table.shown_rows()[1:])
-    assert shown == sorted(fit_names(names, 40))
+    assert shown == page
+    for width in (80, 40):
+        narrow = [line[: line.index("  ")] for line in table.text(width=width)[1:]]
+        assert len(set(narrow)) == len(found) and all(" ± " not in line for line in narrow)
+        means = [line for line in table.text(width=width)[1:] if line.endswith("0.5 ± 0")]
+        assert len(means) == len(found)
     result = next(
         each for each in report_runs("acc > 0", project).sections if each.title == "Result"
     )

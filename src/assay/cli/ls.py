@@ -194,7 +194,7 @@ def _print_groups(
     elif form == "csv":
         echo(table.to_csv(), end="")
     elif len(table):
-        head, *lines = table.text()
+        head, *lines = table.text(width=width(sys.stdout))
         echo("\n".join([paint(head, "dim", on=use_color(sys.stdout)), *lines]))
         _warn(table.find_doubts())
     else:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "parent")
 _LEAST_CELLS = 8
-_TAG_CELLS = 40
 _SHOWN_ROWS = 40
 _DEFAULT_METRICS = 3
 
@@ -283,26 +282,31 @@ class GroupTable:
             lines.append(cells)
         return csv_text(lines)
 
-    def text(self) -> list[str]:
-        """Aligned lines, the head first."""
+    def text(self, *, width: int | None = None) -> list[str]:
+        """Return aligned lines, the head first; names are shortened to fit `width`."""
         rows = self.shown_rows()
+        if width is not None:
+            rest = align_rows([row[1:] for row in rows])
+            names = self._fit_names(max(_LEAST_CELLS, width - 2 - max(map(cell_count, rest))))
+            rows = [rows[0], *([name, *row[1:]] for name, row in zip(names, rows[1:], strict=True))]
         return align_rows(rows, to_right=range(1, len(rows[0])))
 
     def shown_rows(self) -> list[list[str]]:
         """Return head and groups as people read them; `2 of 3` runs: one did not finish."""
-        head = ["name", "runs", *map(visible, self.names)]
-        names = fit_names([self._short_name(group) for group in self.groups], _TAG_CELLS)
         now_ns = time.time_ns()
         columns = [
             _show_cells(column, [group.cells[i] for group in self.groups], now_ns)
             for i, column in enumerate(self.columns)
         ]
         texts = zip(*columns, strict=True) if columns else [()] * len(self)
-        rows = zip(names, self.groups, texts, strict=True)
-        return [
-            head,
-            *([visible(name) or "-", _count_runs(group), *row] for name, group, row in rows),
-        ]
+        rows = zip(self._fit_names(None), self.groups, texts, strict=True)
+        head = ["name", "runs", *map(visible, self.names)]
+        return [head, *([name, _count_runs(group), *row] for name, group, row in rows)]
+
+    def _fit_names(self, room: int | None) -> list[str]:
+        names = [self._short_name(group) for group in self.groups]
+        texts = map(str, names) if room is None else fit_names(names, room)
+        return [visible(text) or "-" for text in texts]
 
     def _short_name(self, group: RunGroup) -> ShownName:
         """Return the name of a group without what its columns say."""
