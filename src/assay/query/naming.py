@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -67,9 +68,10 @@ def name_together(
         for tag, row in zip(shown_tags, rows, strict=True)
     ]
     texts = list(map(str, names))
+    counts_of_texts = Counter(texts)
     named = []
     for name, text, tag, own in zip(names, texts, tags, ids, strict=True):
-        if texts.count(text) == 1 and text:
+        if counts_of_texts[text] == 1 and text:
             named.append(name)
         elif len(texts) == 1 and tag:
             named.append(ShownName(tag, ()))
@@ -91,9 +93,9 @@ def count_values(
     for key in dict.fromkeys(key for config in configs for key in config):
         having = [config for config in configs if key in config]
         count = len({identify(config[key]) for config in having})
-        pairs = zip(configs, taken, strict=True)
-        is_written = any(key in config and key not in own for config, own in pairs)
-        count += len(having) < len(configs) and is_written
+        if len(having) < len(configs):
+            pairs = zip(configs, taken, strict=True)
+            count += any(key in config and key not in own for config, own in pairs)
         if count > 1 and key not in ("tag", "desc"):
             found[key] = count
     return found

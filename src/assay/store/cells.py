@@ -113,7 +113,8 @@ def identify(value: Any) -> Cell:
     >>> identify([1.0, True]) == identify([1, True]), identify([1]) == identify([True])
     (True, False)
     """
-    return to_cell(_without_fractions(value))
+    is_plain = type(value) in (str, int, bool)  # most are: a list of runs has millions
+    return to_cell(value if is_plain else _without_fractions(value))
 
 
 def _without_fractions(value: Any) -> Any:
