@@ -158,9 +158,10 @@ class OutsideInputs:
         standard = sysconfig.get_path("stdlib")
         skipped = (_OURS, standard + os.sep, os.path.realpath(standard) + os.sep)
         found: list[str] = []
-        for module in list(sys.modules.values()):
+        for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
-            if not isinstance(path, str) or path in self._seen:
+            is_command = name == "__main__"  # the one of `assay` itself
+            if is_command or not isinstance(path, str) or path in self._seen:
                 continue
             self._seen.add(path)
             path = os.path.abspath(path)
