@@ -142,6 +142,24 @@ def test_what_is_given_beside_a_resume_extends_the_plan_or_is_refused_by_name(
     assert unknown.returncode == 2 and "There is no search `nowhere2`." in unknown.stderr
 
 
+def test_a_search_at_work_keeps_its_plan_though_another_process_wants_to_extend_it(
+    begun, assay: Assay, toy: Path
+) -> None:
+    space(toy, DRAWN, **{"points.Points": "slow.Points", "steps = 2": "steps = 300"})
+    (toy / "slow.py").write_text(SLOW)
+    process = begun("sweep", "c.toml", "--device", "cpu")
+    wait_for(lambda: views(toy))
+    plan = toy / ".assay" / "searches" / sweep_of(toy) / "plan.json"
+    before = plan.read_bytes()
+
+    refused = assay("sweep", "--resume", sweep_of(toy), "--trials", "9")
+    process.kill()
+    process.communicate()
+
+    assert refused.returncode == 2 and "is at work already" in refused.stderr
+    assert plan.read_bytes() == before
+
+
 def test_several_metrics_of_a_run_are_compared_at_one_step(assay: Assay, toy: Path) -> None:
     every = '[evaluate]\nevery = "1 steps"\n'
     space(toy, every + GRID, **{"steps = 2": "steps = 9", 'mode = "max"': 'mode = "max" '})
@@ -194,14 +212,15 @@ def _curve(view: RunView, name: str) -> tuple[list[int], list[float]]:
         ),
         (("--sampler", "cma-es", "-m", "valid/acc", "-m", "valid/loss"), "one metric"),
         (("--pruner", "asha"), "--pruner asha needs an adaptive sampler."),
-        (("--variant", "big"), "has no variants"),
+        (("--variant", "big"), "There is no variant `big`"),
+        (("--variant", "all"), "A search is of one variant"),
         (("optimizer.lr=0.1",), "has no sweep"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_refused_before_anything_trains(
     assay: Assay, toy: Path, given: tuple[str, ...], said: str
 ) -> None:
-    space(toy, GRID)
+    space(toy, GRID + '[variants.a]\n"model.width" = 3\n[variants.b]\n"model.width" = 4\n')
 
     ran = assay("sweep", "c.toml", *given)
 

@@ -134,7 +134,6 @@ def command(
     else:
         assert config is not None
         plan = _new_plan(config, **asked)
-    folder.write(plan)
     search = Search(
         config=plan.read_config(),
         plan=plan,
@@ -180,7 +179,11 @@ def _new_plan(config: Config, **asked: Any) -> SearchPlan:
         )
         raise InputError(f"{config.path} has no sweep.", fix=fix)
     if "variant" in asked:
-        expand(config, [asked["variant"]], sweep=False)
+        found, *others = expand(config, [asked["variant"]], sweep=False)
+        if others:
+            fix = f"name one, or train all of them: assay run {config.path} --variant all"
+            raise InputError("A search is of one variant, not of several.", fix=fix)
+        asked["variant"] = found.variant
     if asked.get("seeds", 1) > 1:
         refuse_swept_seed(axis.key for axis in sweep.axes)
     asked.setdefault("sampler", sweep.mode)

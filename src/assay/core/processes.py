@@ -8,6 +8,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from assay.core.signals import is_crash
+
 GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL: a run saves a checkpoint meanwhile."""
 BUILDING_S = 20.0
@@ -32,18 +34,33 @@ def kill_group(group: int, number: int = signal.SIGKILL) -> None:
         os.killpg(group, number)
 
 
+def describe_exit(code: int) -> str:
+    """Say how a process ended, from its exit code; -N is signal N."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+
+
 def is_suspended(pid: int) -> bool:
     """Return True for a process that was stopped (SIGSTOP); one held by a debugger is not."""
+    state, _ = state_and_group(pid)
+    if state or Path("/proc/self/stat").exists():  # without a state it is gone
+        return state == "T"  # t, in small letters, is a debugger's
+    shown = subprocess.run(
+        ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.startswith("T")
+
+
+def state_and_group(pid: int) -> tuple[str, int]:
+    """Return the state letter and the group of an OS process; "" and 0 where nobody knows them."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return False  # there is /proc, so the process is gone
-        shown = subprocess.run(
-            ["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return shown.stdout.startswith("T")
-    return stat[stat.rindex(b")") + 2 :][:1] == b"T"  # t, in small letters, is a debugger's
+        stat = Path("/proc", str(pid), "stat").read_bytes()
+        state, _, group = stat[stat.rindex(b")") + 2 :].split()[:3]
+        return state.decode("ascii"), int(group)
+    except (OSError, ValueError):
+        return "", 0
 
 
 def members_of(group: int) -> dict[int, str]:
@@ -63,9 +80,7 @@ def members_of(group: int) -> dict[int, str]:
     except OSError:
         return {group: "?"}
     for name in names:
-        with contextlib.suppress(OSError, ValueError):
-            stat = Path("/proc", name, "stat").read_bytes()
-            state, _, pgrp = stat[stat.rindex(b")") + 2 :].split()[:3]
-            if int(pgrp) == group and state not in (b"Z", b"X"):
-                members[int(name)] = state.decode("ascii")
+        state, its_group = state_and_group(int(name))
+        if its_group == group and state not in ("Z", "X"):
+            members[int(name)] = state
     return members

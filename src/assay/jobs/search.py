@@ -102,12 +102,13 @@ class Search:
     _has_told_waiting: bool = False
 
     def run(self) -> dict[int, SearchTrial]:
-        """Run what is missing; return all trials. The records of earlier runs are kept."""
+        """Freeze the plan, and run what is missing; return all trials."""
         folder = SearchFolder.of(self.project, self.sweep)
         launcher = IsolatedLauncher(per_device=self._per_device())
         if self._is_isolated:
             launcher.check_devices(self.launch)
         with folder.hold(), launcher if self._is_isolated else nullcontext():
+            folder.write(self.plan)
             study = make_study(self.plan, self.plan.sweep_of(self.config), folder.journal)
             # A run in this process answers signals itself.
             hear = partial(self._hear, launcher)

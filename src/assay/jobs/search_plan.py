@@ -144,7 +144,7 @@ class SearchFolder:
         return self.path / "study.jsonl"
 
     def write(self, plan: SearchPlan) -> None:
-        make_directory(self.path, PRIVATE)
+        """Freeze the plan; only who holds the search may."""
         write_json(self.path / _PLAN, plan)
 
     def read(self) -> SearchPlan:
@@ -161,6 +161,7 @@ class SearchFolder:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Let no other process work on the search meanwhile; InputError when one does."""
+        make_directory(self.path, PRIVATE)
         with hold_lock(self.path / "lock", f"The search {self.path.name} is at work already."):
             yield
 

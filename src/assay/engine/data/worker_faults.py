@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 from assay.core.errors import AssayError
+from assay.core.processes import describe_exit, state_and_group
 from assay.core.signals import is_crash
 
 _DUMP_S = 2.0
@@ -55,7 +55,7 @@ def describe_silence(
     That is the one that owes the next batch, unless it waits and another one does not: one that is
     stopped may hold the lock of the queue.
     """
-    stopped = [number for number, pid in enumerate(pids) if _state_of(pid) in _STATES]
+    stopped = [number for number, pid in enumerate(pids) if state_and_group(pid)[0] in _STATES]
     busy = [number for number, view in enumerate(views) if view.place.value != IDLE]
     number = due if due in stopped + busy else [*stopped, *busy, due][0]
     pid, (place, stack) = pids[number], views[number]
@@ -65,7 +65,7 @@ def describe_silence(
     else:
         frames = _stack_of(pid, stack)
     if not frames:
-        state = _state_of(pid)
+        state, _ = state_and_group(pid)
         frames = [_STATES.get(state, f"it does not answer (state {state})")]
     what = f"The loader worker {number} of data.{split} (pid {pid}) has been {at}"
     return f"{what} for {seconds:.3g} s.", "\n       ".join(frames)
@@ -108,23 +108,12 @@ _STATES = {
 }
 
 
-def _state_of(pid: int) -> str:
-    """Return the state letter of an OS process; "" where it is unknown."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return status.rpartition(")")[2].split()[0]
-    except (OSError, IndexError):  # not on Linux, or it is gone
-        return ""
-
-
 def describe_worker_end(number: int, process: BaseProcess, split: str) -> WorkerError:
     """Return the error for a worker process that has ended."""
     code = process.exitcode
     fix = "What it printed above says why."
-    how = f"ended with exit code {code}"
+    how = describe_exit(code) if code is not None else "ended"
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        how = f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
         fix = (
             "Look at the C code that it calls."
             if is_crash(-code)

@@ -27,7 +27,7 @@ from assay.engine.parallel.rank_folder import (
     DeathReports,
     RankExit,
     RankFolder,
-    describe_exit,
+    describe_death,
     newest_ranks,
     pass_on_heard,
 )
@@ -65,7 +65,7 @@ def launch_ranks(
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         return [
-            RankExit(rank=rank, pid=each.pid, how=describe_exit(each.exitcode))
+            RankExit(rank=rank, pid=each.pid, how=describe_death(each.exitcode))
             for rank, each in failures
         ]
     except (RendezvousConnectionError, RendezvousTimeoutError) as error:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.core.errors import PeerError, RankError
-from assay.core.signals import Obeyed, exception_for, is_crash
+from assay.core.processes import describe_exit
+from assay.core.signals import Obeyed, exception_for
 from assay.engine.parallel.watchdog import WatchedRank, offer_stack
 from assay.formats.json_codec import dataclass_from, parse_json, write_json
 from assay.formats.lease import process_start
@@ -36,12 +37,9 @@ def output_files(folder: Path, rank: int) -> list[Path]:
     return sorted(folder.glob(f"*/attempt_*/{rank}/std*.log"))
 
 
-def describe_exit(code: int) -> str:
-    """Say how a process ended that reported nothing, from its exit code; -N is signal N."""
-    if code >= 0:
-        return f"ended with exit code {code}, without a word"
-    name = signal.Signals(-code).name
-    return f"crashed ({name})" if is_crash(-code) else f"was killed by {name}"
+def describe_death(code: int) -> str:
+    """Say how a rank ended that reported nothing, from its exit code; -N is signal N."""
+    return describe_exit(code) + (", without a word" if code >= 0 else "")
 
 
 _HEARD = "heard"
@@ -274,7 +272,7 @@ def _await_death(folder: RankFolder, rank: int, pid: int) -> None:
         return
     code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
     with suppress(OSError):  # all are over, and the folder is gone
-        folder.report_death(rank, f"Rank {rank} (pid {pid}) {describe_exit(code)}.")
+        folder.report_death(rank, f"Rank {rank} (pid {pid}) {describe_death(code)}.")
 
 
 def error_behind(error: BaseException, ranks: RankFolder | None) -> BaseException:
