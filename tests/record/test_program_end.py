@@ -34,6 +34,11 @@ def child(what):
     begin()
     if what == "exit":
         sys.exit(3)
+    if what == "caught":
+        try:
+            sys.exit(3)
+        except SystemExit:
+            pass
     if what == "error":
         fail()
 
@@ -194,6 +199,9 @@ ENDS = {
     "fork": "finished",
     "child fork returns": "finished",
     "child fork exit": "failed SystemExit: 3",
+    "child fork caught": "finished",
+    "child spawn caught": "finished",
+    "child forkserver exit": "failed SystemExit: 3",
     "child fork error": "failed ValueError: no data",
     "child forkserver returns": "finished",
     "child forkserver error": "failed ValueError: no data",

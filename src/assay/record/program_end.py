@@ -48,8 +48,8 @@ class ProgramEnd:
             import traceback  # here: only children need it
 
             self._replace(traceback, "print_exc", self._around_print_exc)
-        elif not hasattr(sys, "ps1"):  # at a prompt each command has a frame of its own
-            self._main = _outermost_frame()
+        if not hasattr(sys, "ps1"):  # at a prompt each command has a frame of its own
+            self._main = _frame_of_program()
         self._replace(sys, "exit", self._around_exit)
         if "_sitebuiltins" in sys.modules:
             self._replace(sys.modules["_sitebuiltins"].Quitter, "__call__", self._around_quit)
@@ -133,12 +133,17 @@ class ProgramEnd:
         return excepthook
 
 
-def _outermost_frame() -> FrameType | None:
-    """Return the frame in which the main thread began: that of the main module, or of `-m`."""
+def _frame_of_program() -> FrameType | None:
+    """Return the frame in which the main thread began: that of the main module, or of `-m`.
+
+    In a child of `multiprocessing` it is the one that the child was made to call.
+    """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
+        if _is_child() and frame.f_back.f_code.co_name == "_bootstrap":
+            return frame
         frame = frame.f_back
-    return frame
+    return None if _is_child() else frame
 
 
 def _has_returned(frame: FrameType) -> bool:
