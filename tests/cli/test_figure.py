@@ -23,10 +23,10 @@ import assay as face
 from assay.core.errors import InputError
 from assay.formats.json_codec import dumps
 from assay.query.catalog import open_catalog
-from assay.query.drawing import COLORS
+from assay.query.drawing import COLORS, choose_strokes
 from assay.report.figure import make_request, read_recipe
 from assay.report.figure_data import FigureItem, Panel, read_panels
-from assay.report.figure_drawing import DASHES, STYLES
+from assay.report.figure_drawing import LINE_STYLES, STYLES
 from assay.store.artifacts import keep_artifact
 from assay.store.layout import Project, RunFolder
 from run_folders import id_of, make_run
@@ -309,8 +309,12 @@ def test_lines_are_labelled_by_the_keys_that_differ_and_each_metric_has_a_panel_
     assert (losses.get_ylabel(), accuracies.get_ylabel()) == ("train/loss", "valid/acc")
     lines = [line for line in losses.get_lines() if len(line.get_xdata()) == 2]
     looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in lines}
-    assert looks["lr=0.5"] == (COLORS[0], "-") and looks["lr=8.5"] == (COLORS[0], DASHES[1])
-    assert len(set(looks.values())) == 9
+    assert len(set(looks.values())) == 9 and {color for color, _ in looks.values()} == set(COLORS)
+    strokes = {
+        name: (COLORS[slot], LINE_STYLES[dash])
+        for name, (slot, dash) in choose_strokes(looks).items()
+    }
+    assert looks == strokes
     again = {
         line.get_label(): (line.get_color(), line.get_linestyle())
         for line in accuracies.get_lines()

@@ -148,7 +148,7 @@ def test_a_pack_and_the_answers_of_the_page_hold_none(
         tree = read_tree(code_blobs(project), view.code.snapshot)
         routes += [f"/api/runs/{view.id}/code/file?path={name}" for name in tree]
         routes += [f"/api/runs/{view.id}/blobs/{it.digest}" for it in view.artifacts]
-        routes += ["/api/runs", "/api/columns", f"/api/metrics?runs={view.id}", "/api/inbox"]
+        routes += ["/api/runs", "/api/columns", f"/api/shown?runs={view.id}", "/api/inbox"]
         routes += [f"/api/runs?where={secret_of(1)}", f"/api/compare?runs={view.id},{view.id}"]
         answers = {route: client.get(route) for route in routes}
     texts |= {route: it.content for route, it in answers.items() if "where" not in route}

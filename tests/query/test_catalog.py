@@ -91,8 +91,7 @@ def test_values_are_asked_for_by_name_and_a_wrong_one_is_told_with_the_nearest(
         catalog.page(Asked(sort=("-lsos",)))
 
 
-def test_the_keys_that_differ_and_the_best_metrics_are_found(catalog: Catalog) -> None:
-    assert set(catalog.varying()) == {"lr", "seed"}
+def test_the_best_metrics_are_found(catalog: Catalog) -> None:
     assert list(catalog.best_modes()) == ["loss"]
     assert catalog.metrics_of(["aaaaaaa2"]) == ["loss"]
     assert set(catalog.rows(["aaaaaaa2", "zzzzzzz2"])) == {"aaaaaaa2"}

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from assay.core.errors import ArgumentError
-from assay.query.drawing import chart, middles, sparkline
+from assay.query.drawing import COLORS, chart, choose_strokes, label_ticks, middles, sparkline
 from assay.store.series import Series
 
 
@@ -98,3 +98,30 @@ def test_nothing_is_reduced_to_nothing_and_no_range_is_refused() -> None:
     assert series([1.0, 9.0, 2.0]).reduce(5).lows.tolist() == [1.0, 9.0, 2.0]
     with pytest.raises(ArgumentError):
         series([1.0]).reduce(0)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((0.99991, 0.99992, 0.99993), "0.99991 0.99992 0.99993"),
+        ((1000.0, 1000.0002, 1000.0004), "1000 1000.0002 1000.0004"),
+        ((1e9, 1e9 + 2e4, 1e9 + 4e4), "1e9 1.00002e9 1.00004e9"),
+        ((0.0, 5e-21, 1e-20), "0 5e-21 1e-20"),
+        ((0.0, 1e-300, 2e-300), "0 1e-300 2e-300"),
+        ((0.0, 1e300, 2e300), "0 1e300 2e300"),
+        ((-0.5, 0.0, 0.5), "-0.5 0 0.5"),
+    ],
+)
+def test_labels_of_ticks_have_the_digits_that_their_distance_needs(
+    values: tuple[float, ...], labels: str
+) -> None:
+    assert " ".join(label_ticks(values)) == labels
+
+
+def test_a_name_has_one_colour_in_a_figure_and_on_the_page_whatever_the_order() -> None:
+    # The same names and numbers as in frontend/src/state/state.test.ts.
+    names = ["lr=0.01 width=64", "lr=0.1 width=64", "w\u00f6rter", "\u5b66\u4e60"]
+    assert [choose_strokes([name])[name][0] for name in names] == [0, 2, 0, 3]
+    many = [f"lr=0.{i}" for i in range(4 * len(COLORS))]
+    strokes = choose_strokes(many)
+    assert strokes == choose_strokes(many[::-1]) and len(set(strokes.values())) == len(many)

@@ -34,7 +34,7 @@ LIST_ROUTES = (
     "/api/runs?group=config&column=lr",
     "/api/runs?where=loss+%3C+3",
     "/api/columns",
-    "/api/metrics?runs={run}",
+    "/api/shown?runs={run}",
     "/api/curves?runs={run}&metrics=loss",
     "/api/compare?runs={run},{other}",
     "/api/values?runs={run}&keys=lr",

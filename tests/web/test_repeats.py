@@ -84,8 +84,8 @@ def test_the_means_that_a_p_value_is_of_stand_beside_it(
     row = page.get_by_role("row", name="valid/loss")
     row.get_by_text("p < 0.001").wait_for()
     base, other = row.locator("td").all_inner_texts()
-    assert base.split("\n") == ["0.2", "0.210 ± 0.010 (n 3)"]
-    assert other.split("\n") == ["0.91 +0.71", "0.910 ± 0.010 (n 3)", "p < 0.001"]
+    assert base.split("\n") == ["0.2", "0.210 ± 0.010 (n = 3)"]
+    assert other.split("\n") == ["0.91 +0.71", "0.910 ± 0.010 (n = 3)", "p < 0.001"]
 
 
 def test_a_table_explains_its_marks_its_n_and_its_p(someone: Visitor) -> None:

@@ -389,6 +389,48 @@ def test_what_a_metric_depends_on_and_the_values_of_columns(
     assert [each["key"] for each in keys] == ["lr"]
 
 
+def test_columns_are_of_the_selection_and_names_of_groups_are_the_same_on_every_page(
+    tmp_path: Path,
+) -> None:
+    project = make_project(tmp_path / "project")
+    for seed in range(2):
+        for width in (32, 64, 128):
+            make_run(
+                project,
+                tag="new",
+                points={"valid/acc": [0.5 + seed / 4]},
+                config=f"seed = {seed}\nact = 'relu'\n[model]\nwidth = {width}\n",
+                attempt={"seedless_hash": str(width)},
+                status="failed" if width == 32 else "finished",
+            )
+        points = {"aa/x": [1.0], "bb/x": [2.0], "cc/x": [3.0]}
+        make_run(project, tag="old", points=points, config=f"seed = {seed}\n")
+    with serving(project.root) as server:
+        asked = {"where": "tag = new", "choose": True}
+        grouped = {**asked, "group": "config", "sort": "model.width"}
+        whole = server.get("/api/runs", **grouped)
+        pages = [server.get("/api/runs", **grouped, offset=i, limit=1) for i in range(3)]
+        one, *_ = server.get("/api/runs", **asked)["rows"]
+        ids = [run for group in whole["groups"] for run in group["ids"]]
+        shown = server.get("/api/shown", runs=",".join(ids), by="model.width")
+
+    assert [column["name"] for column in whole["columns"]] == ["valid/acc", "model.width"]
+    names = [group["name"] for group in whole["groups"]]
+    assert names == ["width=32", "width=64", "width=128"]
+    assert [page["groups"][0]["name"] for page in pages] == names
+    assert [group["warnings"] for group in whole["groups"]] == [
+        ["none of its 2 runs has finished: 2 failed"],
+        [],
+        [],
+    ]
+    assert one["cells"] == [0.75, 128, 1]
+    assert set(shown["names"].values()) == {
+        f"width={width} seed={seed}" for width in (32, 64, 128) for seed in (0, 1)
+    }
+    assert shown["metrics"] == ["valid/acc"] and shown["keys"] == ["model.width", "seed"]
+    assert sorted(shown["values"].values()) == [32, 32, 64, 64, 128, 128]
+
+
 def test_every_request_waits_for_the_first_look_at_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ ROUTES = {
     "/api/importance": "?metric={half}",
     "/api/inbox": "?days=3000",
     "/api/inbox/unread": "",
-    "/api/metrics": "?runs={run},{other}",
+    "/api/shown": "?runs={run},{other}",
     "/api/projects": "",
     "/api/queue": "",
     "/api/queue/counts": "",

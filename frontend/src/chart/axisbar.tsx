@@ -4,8 +4,7 @@ import { Button, IconButton } from "../parts/button";
 import { Icon } from "../parts/icons";
 import { Menu, MenuCheck, MenuChoice, MenuLine } from "../parts/menu";
 import { Picker } from "../parts/picker";
-import { number } from "../state/format";
-import type { Axis, Zoom } from "../state/address";
+import { showZoom, type Axis, type Zoom } from "../state/address";
 import styles from "./axisbar.module.css";
 
 interface AxisBarProps {
@@ -17,6 +16,8 @@ interface AxisBarProps {
   onZoom: (zoom: Zoom | null) => void;
   onFilter: (text: string) => void;
   onPair: (pair: { x: string; y: string }) => void;
+  /** The key that lines are coloured by, and those that tell them apart, where there are several. */
+  colors?: { by: string; keys: readonly string[]; onChange: (by: string) => void };
 }
 
 const AXES = [
@@ -26,7 +27,9 @@ const AXES = [
   { value: "epoch", label: "epoch" },
 ];
 
-export function AxisBar({ axis, zoom, filter, metrics, onAxis, onZoom, onFilter, onPair }: AxisBarProps) {
+const BY_NAME = "each name its own";
+
+export function AxisBar({ axis, zoom, filter, metrics, onAxis, onZoom, onFilter, onPair, colors }: AxisBarProps) {
   const [text, setText] = useState(filter);
   const [first, setFirst] = useState<string | null>(null);
   useEffect(() => setText(filter), [filter]);
@@ -60,6 +63,20 @@ export function AxisBar({ axis, zoom, filter, metrics, onAxis, onZoom, onFilter,
           Logarithmic
         </MenuCheck>
       </Menu>
+      {colors && (colors.keys.length > 0 || colors.by) && (
+        <Picker
+          trigger={
+            <Button kind="quiet" className={styles.tool}>
+              <span className="quiet">colour</span> <span className="ellipsis">{colors.by ? colors.by.split(".").at(-1) : "name"}</span> <Icon name="chevron" size={12} />
+            </Button>
+          }
+          label="Colour by"
+          placeholder="a key that differs"
+          choices={[{ value: BY_NAME }, ...colors.keys.map((value) => ({ value }))]}
+          chosen={new Set([colors.by || BY_NAME])}
+          onChoose={(value) => colors.onChange(value === BY_NAME ? "" : value)}
+        />
+      )}
       <Picker
         trigger={<IconButton icon="plus" label="Draw one metric against another" />}
         label={first === null ? "The metric that goes up" : `${first} against ...`}
@@ -76,7 +93,7 @@ export function AxisBar({ axis, zoom, filter, metrics, onAxis, onZoom, onFilter,
       />
       {zoom && (
         <Button kind="quiet" icon="cross" onClick={() => onZoom(null)} title="Or a double click on a chart">
-          {number(zoom.low)} to {number(zoom.high)}
+          {showZoom(zoom).replace(":", " to ")}
         </Button>
       )}
     </div>

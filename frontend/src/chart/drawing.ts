@@ -8,6 +8,8 @@ export interface Line {
   /** The run or group that it belongs to. */
   id: string;
   label: string;
+  /** The same in few characters. */
+  short: string;
   color: string;
   dash: readonly number[];
   curve: Curve;
@@ -32,8 +34,17 @@ const PALE = 0.28;
 /** Pixels of the canvas between two points, up to which they are dense. */
 const DENSE = 2;
 
+/** What lines are drawn with: a canvas, or what writes the same as SVG. */
+export type Pen = Pick<CanvasRenderingContext2D, "beginPath" | "moveTo" | "lineTo" | "rect" | "arc" | "closePath" | "fill" | "stroke" | "setLineDash" | "lineWidth" | "lineJoin" | "globalAlpha"> &
+  Colors;
+
+interface Colors {
+  strokeStyle: unknown;
+  fillStyle: unknown;
+}
+
 /** Draw one line. `ratio` is how many pixels of the canvas one of the page has. */
-export function drawLine(to: CanvasRenderingContext2D, line: Line, scales: Scales, ratio: number, isStrong: boolean): void {
+export function drawLine(to: Pen, line: Line, scales: Scales, ratio: number, isStrong: boolean): void {
   const { curve } = line;
   const [from, until] = shown(curve, scales.low, scales.high);
   to.lineJoin = "round";
@@ -76,7 +87,7 @@ function shown({ xs, ordered }: Curve, low: number, high: number): [number, numb
 }
 
 function stroke(
-  to: CanvasRenderingContext2D,
+  to: Pen,
   xs: Float64Array,
   ys: Float64Array,
   { x, y }: Scales,
@@ -108,7 +119,7 @@ function stroke(
 }
 
 /** One point alone has no length: it is a dot. */
-function dot(to: CanvasRenderingContext2D, x: number, y: number, ratio: number): void {
+function dot(to: Pen, x: number, y: number, ratio: number): void {
   to.moveTo(x + 1.5 * ratio, y);
   to.arc(x, y, 1.5 * ratio, 0, 2 * Math.PI);
   to.moveTo(x + 0.5 * ratio, y);
@@ -124,7 +135,7 @@ function isDense(xs: Float64Array, { x }: Scales, from: number, until: number): 
  * The same picture as `spans` where points are dense, as areas: the edges of a stroke that goes up and down in every
  * pixel take many times as long to draw.
  */
-function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y, crowd }: Scales, from: number, until: number): void {
+function ribbon(to: Pen, curve: Curve, { x, y, crowd }: Scales, from: number, until: number): void {
   const least = crowd ? 0 : 1;
   const half = to.lineWidth / 2;
   const places = new Float64Array(until - from);
@@ -158,7 +169,7 @@ function ribbon(to: CanvasRenderingContext2D, curve: Curve, { x, y, crowd }: Sca
 
 /** Add the outline of ranges of y to the path: along the tops, and back along the bottoms. */
 function outline(
-  to: CanvasRenderingContext2D,
+  to: Pen,
   places: Float64Array,
   tops: Float64Array,
   bottoms: Float64Array,
@@ -195,7 +206,7 @@ function touch(tops: Float64Array, bottoms: Float64Array, at: number): void {
 }
 
 /** From the lowest to the highest value of each range, so that no spike is lost. */
-function spans(to: CanvasRenderingContext2D, curve: Curve, { x, y }: Scales, from: number, until: number): void {
+function spans(to: Pen, curve: Curve, { x, y }: Scales, from: number, until: number): void {
   to.beginPath();
   let isOpen = false;
   let wasUp = false;
@@ -218,7 +229,7 @@ function spans(to: CanvasRenderingContext2D, curve: Curve, { x, y }: Scales, fro
 }
 
 function area(
-  to: CanvasRenderingContext2D,
+  to: Pen,
   xs: Float64Array,
   lows: Float64Array,
   highs: Float64Array,
@@ -287,6 +298,37 @@ export function extent(
     for (const value of all) if (value < bottom || value > top) outside++;
   }
   return { x: [left, right], y: [bottom, top], outside };
+}
+
+/** Return x and y of a canvas for values. uPlot can do it too, point by point at several times the cost. */
+export function scalesOf(
+  { x, y, logX, logY }: { x: [number, number]; y: [number, number]; logX: boolean; logY: boolean },
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+): Scales {
+  const along = (low: number, high: number, from: number, size: number, isLog: boolean) => {
+    if (isLog) {
+      const start = Math.log(low);
+      const scale = size / (Math.log(high) - start);
+      return (value: number) => (value > 0 ? from + (Math.log(value) - start) * scale : NaN);
+    }
+    const span = high - low;
+    return (value: number) => from + ((value - low) / span) * size;
+  };
+  return { x: along(x[0], x[1], left, width, logX), y: along(y[0], y[1], top + height, -height, logY), low: x[0], high: x[1], crowd: null };
+}
+
+/** Return how many points lie below or above the ends of a y axis. */
+export function valuesBeyond(lines: readonly Line[], within: { low: number; high: number } | null, bottom: number, top: number): number {
+  let beyond = 0;
+  for (const { curve, isLeft } of lines) {
+    if (isLeft) continue;
+    const [from, until] = within ? shown(curve, within.low, within.high) : [0, curve.xs.length];
+    for (let i = from; i < until; i++) if (curve.lows[i]! < bottom || curve.highs[i]! > top) beyond++;
+  }
+  return beyond;
 }
 
 /** Return how many points a logarithmic y axis has no place for, and how many it shows. */

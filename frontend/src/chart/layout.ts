@@ -1,11 +1,5 @@
 /** How panels are laid out: which are pinned, in which order, how large, what is drawn together. */
 
-export interface PanelOptions {
-  logY?: boolean;
-  /** Whether the axis leaves out the outermost values; how many is said. */
-  cut?: boolean;
-}
-
 export interface PanelSize {
   /** How many columns of the grid. */
   w: number;
@@ -26,11 +20,10 @@ export interface Layout {
   merged: Record<string, string[]>;
   /** One metric against another: y by x. */
   pairs: Pair[];
-  options: Record<string, PanelOptions>;
   closed: Record<string, boolean>;
 }
 
-export const EMPTY_LAYOUT: Layout = { pinned: [], order: [], sizes: {}, merged: {}, pairs: [], options: {}, closed: {} };
+export const EMPTY_LAYOUT: Layout = { pinned: [], order: [], sizes: {}, merged: {}, pairs: [], closed: {} };
 export const DEFAULT_HEIGHT = 170;
 const LEAST_HEIGHT = 110;
 const MOST_HEIGHT = 720;
@@ -44,7 +37,6 @@ export function layoutOf(data: unknown): Layout {
     sizes: records(found.sizes),
     merged: Object.fromEntries(Object.entries(records<unknown>(found.merged)).map(([name, metrics]) => [name, strings(metrics)])),
     pairs: Array.isArray(found.pairs) ? found.pairs.filter(isPair) : [],
-    options: records(found.options),
     closed: records(found.closed),
   };
 }

@@ -1,27 +1,33 @@
 /** One panel: curves, and the values under the cursor. */
-import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type PointerEvent } from "react";
-import { IconButton } from "../parts/button";
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState, type CSSProperties, type PointerEvent } from "react";
+import { Button, IconButton } from "../parts/button";
 import { Dialog } from "../parts/dialog";
 import { Menu, MenuCheck, MenuItem, MenuLine } from "../parts/menu";
 import { Picker } from "../parts/picker";
 import { copyText } from "../parts/copy";
-import { say } from "../parts/toast";
-import type { Axis, Zoom } from "../state/address";
+import { Rest, restText, useLimited } from "../parts/more";
+import { Stroke } from "../parts/stroke";
+import { complain, say } from "../parts/toast";
+import type { Axis, PanelOptions, Zoom } from "../state/address";
 import { DASHES, type Style } from "../state/colors";
 import { count, duration, exact, moment, number } from "../state/format";
 import { useShared } from "../state/site";
 import { bandOf } from "./band";
 import { placesOnLog, valueAt, type Line } from "./drawing";
-import { movedPanel, type Layout, type PanelOptions, type PanelSpec } from "./layout";
-import { Plot, type Hover, type Mark } from "./plot";
+import { movedPanel, type Layout, type PanelSpec } from "./layout";
+import { download, pngOf, svgOf, type Picture } from "./picture";
+import { Plot, rangesOf, type Hover, type Mark } from "./plot";
 import type { Sheet } from "./sheets";
+import type { AxisKind } from "./ticks";
 import { useSheet, useSheetVersion } from "./use-sheet";
 import styles from "./panels.module.css";
 
 /** A line of the charts: one run, or a group of runs as their mean. */
 export interface PanelRun {
   id: string;
+  /** Its name, which no other line has, and the same in few characters. */
   label: string;
+  short?: string;
   members?: readonly string[];
 }
 
@@ -38,6 +44,10 @@ interface PanelProps {
   height: number;
   layout: Layout;
   panels: readonly PanelSpec[];
+  options: PanelOptions;
+  isLarge: boolean;
+  onOptions: (options: PanelOptions) => void;
+  onLarge: (isLarge: boolean) => void;
   onZoom: (zoom: Zoom | null) => void;
   onLayout: (layout: Layout) => void;
   onGrab: (event: PointerEvent) => void;
@@ -46,6 +56,10 @@ interface PanelProps {
 const MOST_VALUES = 12;
 const MOST_READ = 12;
 const MOST_NAMED = 8;
+const AS_TABLE = "as a table in the menu";
+/** Pixels between the cursor and the values, and between these and the edge of the window. */
+const ASIDE = 14;
+const EDGE = 8;
 const LEFT_BEHIND = "#8a929c";
 /** How far from the window a panel is drawn, in pixels. */
 const NEAR = 200;
@@ -63,20 +77,20 @@ function PanelOverMetric(props: PanelProps) {
 
 function Frame(props: PanelProps) {
   const [place, isNear] = useIsNear<HTMLDivElement>();
-  const [isLarge, setLarge] = useState(false);
   const [isTable, setTable] = useState(false);
-  const { spec, height } = props;
+  const [isRange, setRange] = useState(false);
+  const { spec, height, isLarge, onLarge } = props;
   return (
     <figure ref={place} className={styles.panel} aria-label={spec.key}>
       <figcaption className={styles.caption} title={spec.metrics.join(", ")} onPointerDown={props.onGrab}>
         <span className="ellipsis">{spec.title}</span>
       </figcaption>
-      <PanelMenu {...props} onLarge={() => setLarge(true)} onTable={() => setTable(true)} />
+      <PanelMenu {...props} onTable={() => setTable(true)} onRange={() => setRange(true)} />
       <div className={styles.chart} style={{ minHeight: height + 6 }}>
         {isNear && <Curves {...props} />}
       </div>
       {isLarge && (
-        <Dialog title={spec.metrics.join(", ")} size="large" isOpen onClose={() => setLarge(false)}>
+        <Dialog title={spec.metrics.join(", ")} size="large" isOpen onClose={() => onLarge(false)}>
           <div className={styles.chart}>
             <Curves {...props} height={Math.max(300, window.innerHeight - 230)} />
           </div>
@@ -87,7 +101,57 @@ function Frame(props: PanelProps) {
           <CurveTable {...props} />
         </Dialog>
       )}
+      {isRange && <RangeDialog title={spec.key} options={props.options} onOptions={props.onOptions} onClose={() => setRange(false)} />}
     </figure>
+  );
+}
+
+/** Return what the x axis is made of. */
+function kindOf({ x }: Axis): AxisKind {
+  if (x === "" || x === "step") return "step";
+  return x === "time" || x === "elapsed" ? x : "number";
+}
+
+/** Ends of the y axis by hand: what is left empty stays as the curves have it. */
+function RangeDialog({ title, options, onOptions, onClose }: { title: string; options: PanelOptions; onOptions: (options: PanelOptions) => void; onClose: () => void }) {
+  const [low, setLow] = useState(options.low === undefined ? "" : exact(options.low));
+  const [high, setHigh] = useState(options.high === undefined ? "" : exact(options.high));
+  const [least, most] = [low, high].map((text) => (text.trim() === "" ? undefined : Number(text)));
+  const isWrong = [least, most].some((end) => end !== undefined && !Number.isFinite(end)) || (least !== undefined && most !== undefined && least >= most);
+  const use = () => {
+    if (isWrong) return;
+    onOptions({ logY: options.logY, cut: options.cut, low: least, high: most });
+    onClose();
+  };
+  const field = (name: string, value: string, set: (text: string) => void) => (
+    <label className={styles.end}>
+      {name}
+      <input value={value} inputMode="decimal" placeholder="as the curves have it" onChange={(event) => set(event.target.value)} />
+    </label>
+  );
+  return (
+    <Dialog
+      title={`Range of y: ${title}`}
+      size="small"
+      isOpen
+      onClose={onClose}
+      footer={
+        <Button kind="primary" disabled={isWrong} onClick={use}>
+          Use
+        </Button>
+      }
+    >
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          use();
+        }}
+      >
+        {field("from", low, setLow)}
+        {field("to", high, setHigh)}
+        {isWrong && <p role="alert">Two numbers, the smaller one first; or nothing.</p>}
+      </form>
+    </Dialog>
   );
 }
 
@@ -111,26 +175,27 @@ function useLines({ spec, runs, looks, sheet }: PanelProps): { lines: readonly L
 }
 
 function Curves(props: PanelProps) {
-  const { spec, runs, group, height, marks, layout, sheet, axis, zoom, onZoom } = props;
+  const { spec, runs, group, height, marks, options, sheet, axis, zoom, onZoom } = props;
   const { isDark } = useShared();
   const { lines, isKnown } = useLines(props);
   const [hover, setHover] = useState<Hover | null>(null);
   const [strong, setStrong] = useState<string | null>(null);
   const [outside, setOutside] = useState(0);
-  const options: PanelOptions = layout.options[spec.key] ?? {};
-  const kind = axis.x === "time" ? "time" : axis.x === "elapsed" ? "elapsed" : "number";
+  const kind = kindOf(axis);
   const last = lines.reduce((found, line) => Math.max(found, line.curve.last), -Infinity);
   const error = sheet.error;
   return (
     <>
       <Plot
         lines={lines}
-        marks={axis.x === "" || axis.x === "step" || kind !== "number" ? marks : undefined}
+        marks={kind === "number" ? undefined : marks}
         zoom={zoom}
         xKind={kind}
         logX={axis.logX}
         logY={options.logY ?? false}
         cutOutliers={options.cut ?? false}
+        low={options.low}
+        high={options.high}
         group={spec.x ? spec.key : group}
         isDark={isDark}
         strong={strong}
@@ -158,19 +223,17 @@ function Curves(props: PanelProps) {
 /** What each line is, where there is more than one. Pointing at a name brings its line out. */
 function Legend({ lines, strong, onStrong }: { lines: readonly Line[]; strong: string | null; onStrong: (key: string | null) => void }) {
   const named = lines.filter((line) => !line.isLeft);
+  const [listed, more] = useLimited(named, MOST_NAMED);
   if (named.length < 2) return null;
-  const rest = named.length - MOST_NAMED;
   return (
-    <ul className={styles.legend} aria-label="Legend">
-      {named.slice(0, MOST_NAMED).map(({ key, label, color, dash }) => (
+    <ul className={styles.legend} aria-label="Legend" style={{ "--name": `${Math.max(...named.map((line) => line.short.length))}ch` } as CSSProperties}>
+      {listed.map(({ key, label, short, color, dash }) => (
         <li key={key} title={label} data-strong={key === strong || undefined} onPointerEnter={() => onStrong(key)} onPointerLeave={() => onStrong(null)}>
-          <svg width="16" height="8" aria-hidden="true">
-            <line x1="0" y1="4" x2="16" y2="4" stroke={color} strokeWidth="2.5" strokeDasharray={dash.join(" ")} />
-          </svg>
-          <span className="ellipsis">{label}</span>
+          <Stroke color={color} dash={dash} />
+          <span className="ellipsis">{short}</span>
         </li>
       ))}
-      {rest > 0 && <li className="quiet">and {count(rest)} more</li>}
+      {more && <li>{more}</li>}
     </ul>
   );
 }
@@ -184,10 +247,15 @@ function LogNote({ lines, zoom }: { lines: readonly Line[]; zoom: Zoom | null })
 
 /** The curves for whoever cannot see them. */
 function Summary({ lines, title }: { lines: readonly Line[]; title: string }) {
-  const shown = lines.filter((line) => !line.isLeft).slice(0, MOST_READ);
+  const named = lines.filter((line) => !line.isLeft);
+  const shown = named.slice(0, MOST_READ);
+  const rest = named.length - shown.length;
   return (
     <table className="sr-only">
-      <caption>{title}</caption>
+      <caption>
+        {title}
+        {rest > 0 && `, ${restText(rest, AS_TABLE)}`}
+      </caption>
       <thead>
         <tr>
           <th>run</th>
@@ -232,7 +300,7 @@ function CurveTable(props: PanelProps) {
           {rows.map((row) => (
             <tr key={row.key}>
               <td>
-                <span className={styles.swatch} style={{ background: row.color }} /> {row.label}
+                <Stroke color={row.color} dash={row.dash} /> {row.label}
               </td>
               {[row.curve.lastValue, row.curve.least, row.curve.most].map((value, at) => (
                 <td key={at} title={exact(value)}>
@@ -256,13 +324,13 @@ function quoted(text: string): string {
 }
 
 interface PanelMenuProps extends PanelProps {
-  onLarge: () => void;
   onTable: () => void;
+  onRange: () => void;
 }
 
-function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }: PanelMenuProps) {
-  const options = layout.options[spec.key] ?? {};
-  const set = (changes: PanelOptions) => onLayout({ ...layout, options: { ...layout.options, [spec.key]: { ...options, ...changes } } });
+function PanelMenu(props: PanelMenuProps) {
+  const { spec, layout, panels, metrics, options, onOptions, onLayout, onLarge, onTable, onRange } = props;
+  const set = (changes: PanelOptions) => onOptions({ ...options, ...changes });
   const isPinned = layout.pinned.includes(spec.key);
   const at = panels.findIndex((panel) => panel.key === spec.key);
   const isMade = spec.metrics.length > 1 || spec.x !== undefined;
@@ -286,7 +354,7 @@ function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }
           onChoose={merge}
         />
       )}
-      <IconButton icon="expand" label={`Enlarge ${spec.title}`} size={14} onClick={onLarge} />
+      <IconButton icon="expand" label={`Enlarge ${spec.title}`} size={14} onClick={() => onLarge(true)} />
       <Menu align="end" trigger={<IconButton icon="more" label={`Panel ${spec.title}`} size={14} />}>
         <MenuCheck checked={options.logY ?? false} onChange={(logY) => set({ logY })}>
           Logarithmic y axis
@@ -294,6 +362,7 @@ function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }
         <MenuCheck checked={options.cut ?? false} onChange={(cut) => set({ cut })}>
           Leave outliers out of the range
         </MenuCheck>
+        <MenuItem onSelect={onRange}>Range of y ...</MenuItem>
         <MenuLine />
         <MenuItem
           icon="pin"
@@ -316,8 +385,40 @@ function PanelMenu({ spec, layout, panels, metrics, onLayout, onLarge, onTable }
         <MenuItem icon="table" onSelect={onTable}>
           As a table
         </MenuItem>
+        <SaveItems {...props} />
       </Menu>
     </div>
+  );
+}
+
+/** Items that keep what the panel shows as a file. */
+function SaveItems({ spec, runs, looks, sheet, axis, zoom, options }: PanelProps) {
+  const { isDark } = useShared();
+  const { lines } = linesOf(sheet, spec.metrics, runs, looks);
+  const name = spec.key.replace(/[^A-Za-z0-9._-]+/g, "-");
+  const picture = (): Picture => {
+    const read = getComputedStyle(document.body);
+    const look = { logX: axis.logX, logY: options.logY ?? false };
+    return {
+      ...look,
+      title: spec.key,
+      xName: { "": "step", time: "time of day", elapsed: "time since the start" }[axis.x] ?? axis.x,
+      xKind: kindOf(axis),
+      lines,
+      ranges: rangesOf({ lines, zoom, cutOutliers: options.cut ?? false, ...look, low: options.low, high: options.high }),
+      colors: isDark ? { page: "#15181c", text: "#c9d1d9", grid: "#2c3238" } : { page: "#ffffff", text: "#3c434a", grid: "#e3e6e9" },
+      font: read.fontFamily,
+    };
+  };
+  return (
+    <>
+      <MenuItem icon="export" disabled={!lines.length} onSelect={() => void pngOf(picture()).then((blob) => download(`${name}.png`, blob), complain)}>
+        Save as PNG
+      </MenuItem>
+      <MenuItem icon="export" disabled={!lines.length} onSelect={() => download(`${name}.svg`, new Blob([svgOf(picture())], { type: "image/svg+xml" }))}>
+        Save as SVG
+      </MenuItem>
+    </>
   );
 }
 
@@ -328,9 +429,10 @@ function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelR
   metrics.forEach((metric, order) => {
     for (const run of runs) {
       const look = looks.get(run.id)!;
-      const label = metrics.length > 1 ? `${run.label} ${metric}` : run.label;
+      const named = (name: string) => (metrics.length > 1 ? `${name} ${metric}` : name);
+      const [label, short] = [named(run.label), named(run.short ?? run.label)];
       const dash = metrics.length > 1 ? DASHES[order % DASHES.length]! : look.dash;
-      const base = { id: run.id, label, color: look.color, dash };
+      const base = { id: run.id, label, short, color: look.color, dash };
       if (run.members) {
         const found = run.members.map((id) => sheet.curve(id, metric));
         if (found.some((each) => !each)) isComplete = false;
@@ -339,7 +441,8 @@ function linesOf(sheet: Sheet, metrics: readonly string[], runs: readonly PanelR
           lines.push({
             ...base,
             key: `${run.id} ${metric}`,
-            label: `${label} (${band.count})`,
+            label: `${label} (n = ${band.count})`,
+            short: `${short} (n = ${band.count})`,
             curve: band.curve,
             smooth: band.curve.smooths,
             isLeft: false,
@@ -386,12 +489,20 @@ interface ValuesProps {
   at: Hover;
   lines: readonly Line[];
   strong: string | null;
-  kind: "number" | "time" | "elapsed";
+  kind: AxisKind;
   xName: string;
 }
 
 /** The values of all runs at the cursor, the largest first. */
 function Values({ at, lines, strong, kind, xName }: ValuesProps) {
+  const box = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    if (!box.current) return;
+    const { left, top } = box.current.offsetParent!.getBoundingClientRect();
+    const { offsetWidth, offsetHeight } = box.current;
+    box.current.style.left = `${placeBeside(left + at.left, offsetWidth, window.innerWidth) - left}px`;
+    box.current.style.top = `${Math.max(EDGE - top, Math.min(EDGE, window.innerHeight - EDGE - offsetHeight - top))}px`;
+  });
   const values = lines
     .filter((line) => !line.isLeft)
     .map((line) => ({ line, found: valueAt(line, at.x) }))
@@ -408,15 +519,15 @@ function Values({ at, lines, strong, kind, xName }: ValuesProps) {
   const x = values[place]!.found.x;
   const shown = kind === "time" ? moment(x) : kind === "elapsed" ? duration(x) : `${xName || "step"} ${Number.isInteger(x) ? count(x) : number(x)}`;
   return (
-    <div className={styles.values} data-side={at.left > at.width / 2 ? "left" : "right"} style={{ left: at.left, top: 8 }} aria-hidden="true">
+    <div ref={box} className={styles.values} aria-hidden="true">
       <div className={styles.x}>
         {shown}
         {at.mark && <strong> {at.mark}</strong>}
       </div>
       {listed.map(({ line, found }) => (
         <div key={line.key} className={styles.value} data-strong={line.key === strong || undefined}>
-          <span className={styles.swatch} style={{ background: line.color }} />
-          <span className={styles.label}>{line.label}</span>
+          <Stroke color={line.color} dash={line.dash} />
+          <span className={styles.label}>{line.short}</span>
           <span className={styles.amount}>
             {number(found.value)}
             {found.low !== found.high && (
@@ -428,9 +539,16 @@ function Values({ at, lines, strong, kind, xName }: ValuesProps) {
           </span>
         </div>
       ))}
-      {rest > 0 && <div className={styles.rest}>and {rest} more</div>}
+      <Rest count={rest} at={AS_TABLE} />
     </div>
   );
+}
+
+/** Return where a box of some width stands beside a place: at its right, else its left, always within the window. */
+export function placeBeside(place: number, width: number, window: number): number {
+  const right = place + ASIDE;
+  const found = right + width <= window - EDGE ? right : place - ASIDE - width;
+  return Math.max(EDGE, Math.min(window - EDGE - width, found));
 }
 
 /** Say whether an element is in the window or near it. */

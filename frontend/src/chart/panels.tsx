@@ -1,9 +1,8 @@
 /** Panels of curves: one for each metric, in sections by prefix; those out of sight cost nothing. */
 import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { Icon } from "../parts/icons";
-import type { Axis, Zoom } from "../state/address";
-import { useStyles, type Style } from "../state/colors";
-import { useShared } from "../state/site";
+import type { Axis, PanelOptions, Zoom } from "../state/address";
+import type { Style } from "../state/colors";
 import { movedPanel, openSections, sectionsOf, sizeOf, type Layout, type PanelSpec, type Section } from "./layout";
 import { Panel, type PanelRun } from "./panel";
 import type { Mark } from "./plot";
@@ -13,11 +12,16 @@ import styles from "./panels.module.css";
 
 interface PanelsProps {
   runs: readonly PanelRun[];
+  looks: ReadonlyMap<string, Style>;
   metrics: readonly string[];
   axis: Axis;
   zoom: Zoom | null;
   filter: string;
   layout: Layout;
+  /** Settings of panels by their names. */
+  options?: ReadonlyMap<string, PanelOptions>;
+  /** The panel that is enlarged. */
+  large?: string;
   marks?: readonly Mark[] | undefined;
   /** Charts of one place share their cursor. */
   place: string;
@@ -25,14 +29,15 @@ interface PanelsProps {
   isFlat?: boolean;
   onZoom: (zoom: Zoom | null) => void;
   onLayout: (layout: Layout) => void;
+  onOptions: (key: string, options: PanelOptions) => void;
+  onLarge: (key: string) => void;
 }
+
+const AS_ALL: PanelOptions = {};
 
 export function Panels(props: PanelsProps) {
   const { runs, metrics, axis, zoom, filter, layout, onLayout } = props;
-  const { isDark } = useShared();
   const sheet = useSheet(axis, zoom, runs.some((run) => run.members));
-  const ids = useMemo(() => runs.map((run) => run.id), [runs]);
-  const looks = useStyles(ids, isDark);
   const sections = useMemo(() => sectionsOf(metrics, layout, filter), [metrics, layout, filter]);
   const open = openSections(sections, layout, filter);
   if (!sections.length) return <p className={styles.none}>{filter ? "No panel is called that." : ""}</p>;
@@ -40,7 +45,7 @@ export function Panels(props: PanelsProps) {
     <div className={styles.panels}>
       {sections.map((section) => {
         const isOpen = open.has(section.name);
-        if (props.isFlat) return <Grid key={section.name} {...props} section={section} sheet={sheet} looks={looks} />;
+        if (props.isFlat) return <Grid key={section.name} {...props} section={section} sheet={sheet} />;
         return (
           <section key={section.name} className={styles.section} aria-label={section.name}>
             <h2 className={styles.title}>
@@ -53,7 +58,7 @@ export function Panels(props: PanelsProps) {
                 {section.name} <span className="quiet">{section.panels.length}</span>
               </button>
             </h2>
-            {isOpen && <Grid {...props} section={section} sheet={sheet} looks={looks} />}
+            {isOpen && <Grid {...props} section={section} sheet={sheet} />}
           </section>
         );
       })}
@@ -64,13 +69,12 @@ export function Panels(props: PanelsProps) {
 interface GridProps extends PanelsProps {
   section: Section;
   sheet: Sheet;
-  looks: ReadonlyMap<string, Style>;
 }
 
 const COLUMN = 280;
 const GAP = 12;
 
-function Grid({ section, sheet, looks, runs, metrics, axis, zoom, layout, marks, place, onZoom, onLayout }: GridProps) {
+function Grid({ section, sheet, looks, runs, metrics, axis, zoom, layout, marks, place, options, large, onZoom, onLayout, onOptions, onLarge }: GridProps) {
   const [grid, columns] = useColumns();
   const drag = usePanelDrag(section.panels, layout, onLayout);
   return (
@@ -92,6 +96,10 @@ function Grid({ section, sheet, looks, runs, metrics, axis, zoom, layout, marks,
               height={size.h}
               layout={layout}
               panels={section.panels}
+              options={options?.get(spec.key) ?? AS_ALL}
+              isLarge={large === spec.key}
+              onOptions={(fresh) => onOptions(spec.key, fresh)}
+              onLarge={(isLarge) => onLarge(isLarge ? spec.key : "")}
               onZoom={onZoom}
               onLayout={onLayout}
               onGrab={(event) => drag(spec, event)}

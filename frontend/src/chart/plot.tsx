@@ -2,9 +2,9 @@
 import { useEffect, useLayoutEffect, useMemo, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
-import { drawLine, extent, type Line } from "./drawing";
+import { drawLine, extent, scalesOf, valuesBeyond, type Line } from "./drawing";
 import { Pixels } from "./pixels";
-import { duration, number } from "../state/format";
+import { ticksOf, type AxisKind, type Ticks } from "./ticks";
 import type { Zoom } from "../state/address";
 import styles from "./plot.module.css";
 
@@ -37,10 +37,13 @@ export interface PlotOptions {
   lines: readonly Line[];
   marks?: readonly Mark[] | undefined;
   zoom: Zoom | null;
-  xKind: "number" | "time" | "elapsed";
+  xKind: AxisKind;
   logX: boolean;
   logY: boolean;
   cutOutliers: boolean;
+  /** Ends of the y axis that were chosen by hand. */
+  low?: number | undefined;
+  high?: number | undefined;
   /** Charts of one name share their cursor and their zoom. */
   group: string;
   isDark: boolean;
@@ -52,7 +55,7 @@ export interface PlotOptions {
   last: number;
   onZoom: (zoom: Zoom | null) => void;
   onHover: (at: Hover | null) => void;
-  /** How many values lie outside of the range, where outliers are left out of it. */
+  /** How many values lie outside of the range, where outliers are left out of it or it was chosen by hand. */
   onOutside: (count: number) => void;
 }
 
@@ -69,11 +72,11 @@ export function Plot(options: PlotOptions) {
   const live = useRef<Live>({ ...options, ...rangesOf(options) });
 
   // What is drawn decides, not who asked: a cursor that moves draws nothing again.
-  const { lines, zoom, strong, marks, cutOutliers } = options;
+  const { lines, zoom, strong, marks, cutOutliers, low, high } = options;
   const ranges = useMemo(
     () => rangesOf(options),
     // eslint-disable-next-line react-hooks/exhaustive-deps -- these are what the ranges are made of
-    [lines, zoom, cutOutliers, options.logX, options.logY],
+    [lines, zoom, cutOutliers, low, high, options.logX, options.logY],
   );
   live.current = { ...options, ...ranges };
   useLayoutEffect(() => redraw(plot.current, live.current), [ranges, lines, strong, marks]);
@@ -106,11 +109,23 @@ export function Plot(options: PlotOptions) {
   return <div ref={place} className={styles.plot} style={{ height }} role="img" aria-label={options.label} data-last={options.last} />;
 }
 
-function rangesOf(options: PlotOptions): { x: [number, number]; y: [number, number]; outside: number } {
+export interface Ranges {
+  x: [number, number];
+  y: [number, number];
+  outside: number;
+}
+
+/** Return the ends of both axes, and how many values lie outside. */
+export function rangesOf(options: Pick<PlotOptions, "lines" | "zoom" | "cutOutliers" | "logX" | "logY" | "low" | "high">): Ranges {
   const { lines, zoom, cutOutliers, logY, logX } = options;
   const found = extent(lines, zoom, { cutOutliers, log: logY });
-  const x: [number, number] = zoom ? [zoom.low, zoom.high] : (found?.x ?? [0, 1]);
-  return { x: padded(x, logX, 0), y: padded(found?.y ?? [0, 1], logY, 0.06), outside: found?.outside ?? 0 };
+  const x = padded(zoom ? [zoom.low, zoom.high] : (found?.x ?? [0, 1]), logX, 0);
+  const y = padded(found?.y ?? [0, 1], logY, 0.06);
+  const hasPlace = (end: number | undefined): end is number => end !== undefined && (!logY || end > 0);
+  const low = hasPlace(options.low) ? options.low : y[0];
+  const high = hasPlace(options.high) ? options.high : y[1];
+  if (!(low < high) || (low === y[0] && high === y[1])) return { x, y, outside: found?.outside ?? 0 };
+  return { x, y: [low, high], outside: valuesBeyond(lines, zoom, low, high) };
 }
 
 function padded([low, high]: [number, number], isLog: boolean, share: number): [number, number] {
@@ -134,8 +149,9 @@ function distributionOf(isLog: boolean): uPlot.Scale.Distr {
 
 function redraw(plot: uPlot | null, live: Live): void {
   if (!plot) return;
+  // One point: with more of them uPlot refuses ranges that are smaller than 1e-16.
   plot.batch(() => {
-    plot.setData([live.x, [null, null]], false);
+    plot.setData([[live.x[0]], [null]], false);
     plot.setScale("x", { min: live.x[0], max: live.x[1] });
     plot.setScale("y", { min: live.y[0], max: live.y[1] });
     plot.redraw(false, true);
@@ -143,7 +159,7 @@ function redraw(plot: uPlot | null, live: Live): void {
 }
 
 function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
-  const { logX, logY, xKind, group, height } = live.current;
+  const { group, height, logX, logY } = live.current;
   const read = getComputedStyle(element);
   const quiet = read.getPropertyValue("color");
   const grid = read.getPropertyValue("border-top-color");
@@ -153,32 +169,37 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
     font,
     grid: { stroke: grid, width: 1 },
     ticks: { show: false },
+    // What uPlot knows of distances ends at 1e-16 and 1e32: the ticks are ours, which fit any.
+    incrs: () => [Infinity],
+    filter: (_, splits) => splits,
+    values: (_, __, at) => ticks[at]!.labels,
   };
+  const ticks: Ticks[] = [NO_TICKS, NO_TICKS];
+  const rooms = [0, 0];
   const options: uPlot.Options = {
     width: Math.max(50, element.clientWidth),
     height,
-    padding: [8, 10, 0, 0],
+    padding: [8, () => beyond(live.current.x, ticks[0]!, rooms[0]!, font, live.current.logX), 0, 0],
     legend: { show: false },
     scales: {
-      x: { time: xKind === "time", auto: false, distr: distributionOf(logX), range: () => live.current.x },
+      x: { time: false, auto: false, distr: distributionOf(logX), range: () => live.current.x },
       y: { auto: false, distr: distributionOf(logY), range: () => live.current.y },
     },
     series: [{}, { paths: () => null, points: { show: false } }],
     axes: [
       {
         ...axis,
-        size: 24,
+        size: () => (live.current.xKind === "time" ? 38 : 24),
         gap: 4,
-        space: 60,
-        ...(xKind === "elapsed" && { values: (_, splits) => splits.map(duration) }),
-        ...(xKind === "number" && { values: (_, splits) => (splits as (number | null)[]).map((each) => (each === null ? "" : compact(each))) }),
+        space: (_, __, ___, ____, room) => (rooms[0] = room) && SPACE_X,
+        splits: (_, __, low, high) => (ticks[0] = xTicks(low, high, rooms[0]!, font, live.current)).values,
       },
       {
         ...axis,
-        size: (self, values) => widest(self, values, font),
+        size: (_, values) => 12 + Math.ceil(Math.max(...(values as string[] | null ?? []).map((each) => widthOf(each, font)), 20)),
         gap: 6,
-        space: 28,
-        values: (_, splits) => (splits as (number | null)[]).map(number),
+        space: (_, __, ___, ____, room) => (rooms[1] = room) && SPACE_Y,
+        splits: (_, __, low, high) => (ticks[1] = yTicks(low, high, rooms[1]!, live.current)).values,
       },
     ],
     cursor: {
@@ -197,8 +218,9 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
       setSelect: [
         (self) => {
           if (self.select.width < 4) return;
-          const low = self.posToVal(self.select.left, "x");
-          const high = self.posToVal(self.select.left + self.select.width, "x");
+          let low = self.posToVal(self.select.left, "x");
+          let high = self.posToVal(self.select.left + self.select.width, "x");
+          if (live.current.xKind === "step") [low, high] = [Math.floor(low), Math.ceil(high)];
           self.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
           if (high > low) live.current.onZoom({ low, high });
         },
@@ -223,7 +245,7 @@ function make(element: HTMLElement, live: { readonly current: Live }): uPlot {
       ],
     },
   };
-  const plot = new uPlot(options, [live.current.x, [null, null]], element);
+  const plot = new uPlot(options, [[live.current.x[0]], [null]], element);
   plot.over.addEventListener("click", () => {
     if (plot.cursor.left !== undefined) markAt(plot, live.current, plot.cursor.left)?.onOpen();
   });
@@ -247,20 +269,36 @@ function pointAt(plot: uPlot, { clientX, clientY }: MouseEvent): void {
   plot.setCursor({ left: clientX - plot.rect.left, top: clientY - plot.rect.top }, true);
 }
 
-const measure = document.createElement("canvas").getContext("2d");
+const NO_TICKS: Ticks = { values: [], labels: [] };
+const SPACE_X = 40;
+const SPACE_Y = 22;
 
-function widest(_: uPlot, values: string[] | null, font: string): number {
-  if (!measure || !values) return 40;
-  measure.font = font;
-  return 12 + Math.ceil(Math.max(...values.map((each) => measure.measureText(each).width), 20));
+type Look = Pick<PlotOptions, "xKind" | "logX" | "logY">;
+
+export function xTicks(low: number, high: number, room: number, font: string, { xKind, logX }: Look): Ticks {
+  return ticksOf(low, high, { kind: xKind, isLog: logX, room, space: SPACE_X, measure: (label) => widthOf(label, font) });
 }
 
-/** Return a step as an axis shows it: thousands as k, millions as M. */
-function compact(value: number): string {
-  const size = Math.abs(value);
-  if (size >= 1e6 && value % 1e4 === 0) return `${value / 1e6}M`;
-  if (size >= 1e4 && value % 10 === 0) return `${value / 1e3}k`;
-  return number(value);
+export function yTicks(low: number, high: number, room: number, { logY }: Look): Ticks {
+  return ticksOf(low, high, { kind: "number", isLog: logY, room, space: SPACE_Y, measure: () => 0 });
+}
+
+const measure = document.createElement("canvas").getContext("2d");
+
+/** Return how wide a text is, which may have several rows, in pixels. */
+export function widthOf(text: string, font: string): number {
+  if (!measure) return 40;
+  measure.font = font;
+  return Math.max(...text.split("\n").map((row) => measure.measureText(row).width));
+}
+
+/** Return the room at the right that the last label of the x axis needs. */
+function beyond([low, high]: [number, number], { values, labels }: Ticks, room: number, font: string, isLog: boolean): number {
+  const last = values.at(-1);
+  if (last === undefined) return 10;
+  const along = isLog ? Math.log : (value: number) => value;
+  const rest = (room * (along(high) - along(last))) / (along(high) - along(low));
+  return Math.max(10, Math.ceil(widthOf(labels.at(-1)!, font) / 2 - rest) + 2);
 }
 
 function paint(plot: uPlot, live: Live): void {
@@ -271,7 +309,7 @@ function paint(plot: uPlot, live: Live): void {
   to.beginPath();
   to.rect(left, top, width, height);
   to.clip();
-  const scales = { ...linear(live, left, top, width, height), low: live.x[0], high: live.x[1], crowd: null };
+  const scales = scalesOf(live, left, top, width, height);
   const crowd = live.lines.length > CROWD ? new Pixels(left, top, width, height) : null;
   const last = live.lines.filter((line) => line.key === live.strong);
   for (const line of live.lines) if (line.key !== live.strong) drawLine(to, line, { ...scales, crowd }, ratio, false);
@@ -308,23 +346,6 @@ function placeOf(mark: Mark, live: Live): number {
 /** Return the mark within a few pixels. */
 function markAt(plot: uPlot, live: Live, left: number): Mark | undefined {
   return (live.marks ?? []).find((mark) => Math.abs(plot.valToPos(placeOf(mark, live), "x") - left) <= 5);
-}
-
-/** Return x and y of the canvas for values. uPlot can do it too, point by point at several times the cost. */
-function linear(live: Live, left: number, top: number, width: number, height: number) {
-  const along = (low: number, high: number, from: number, size: number, isLog: boolean) => {
-    if (isLog) {
-      const start = Math.log(low);
-      const scale = size / (Math.log(high) - start);
-      return (value: number) => (value > 0 ? from + (Math.log(value) - start) * scale : NaN);
-    }
-    const scale = size / (high - low);
-    return (value: number) => from + (value - low) * scale;
-  };
-  return {
-    x: along(live.x[0], live.x[1], left, width, live.logX),
-    y: along(live.y[0], live.y[1], top + height, -height, live.logY),
-  };
 }
 
 /** What charts tell each other: where the cursor is. What is zoomed to, the address tells them all. */

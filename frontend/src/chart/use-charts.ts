@@ -1,18 +1,9 @@
 /** What an axis bar and its panels share: the part of the address that says what is drawn, and the layout. */
 import { useMemo } from "react";
-import { axisOf, parseZoom, showZoom, type Zoom } from "../state/address";
+import { axisOf, parsePanel, parseZoom, showPanel, showZoom, type ChartSearch, type PanelOptions, type Zoom } from "../state/address";
 import { useKept } from "../state/local";
 import { useShared } from "../state/site";
 import { layoutOf, type Layout } from "./layout";
-
-/** The part of an address that says how curves are drawn. */
-interface ChartSearch {
-  x?: string;
-  logx?: boolean;
-  smooth?: number;
-  z?: string;
-  p?: string;
-}
 
 type Change = (changes: ChartSearch, stays?: boolean) => void;
 
@@ -27,6 +18,7 @@ export function useCharts(search: ChartSearch, onChange: Change, [layout, onLayo
   const zoom = useMemo(() => parseZoom(search.z), [search.z]);
   const { x, logx, smooth } = search;
   const axis = useMemo(() => axisOf({ x, logx, smooth }), [x, logx, smooth]);
+  const options = useMemo(() => new Map((search.o ?? []).map(parsePanel).filter((each) => each !== null)), [search.o]);
   const onZoom = (fresh: Zoom | null) => onChange({ z: showZoom(fresh) });
   const shared = { axis, zoom, metrics, filter: search.p ?? "", onZoom };
   return {
@@ -36,6 +28,14 @@ export function useCharts(search: ChartSearch, onChange: Change, [layout, onLayo
       onFilter: (p: string) => onChange({ p }, true),
       onPair: (pair: { x: string; y: string }) => onLayout({ ...layout, pairs: [...layout.pairs, pair] }),
     },
-    panels: { ...shared, layout, onLayout },
+    panels: {
+      ...shared,
+      layout,
+      onLayout,
+      options,
+      onOptions: (key: string, fresh: PanelOptions) => onChange({ o: [...new Map(options).set(key, fresh)].map(([name, each]) => showPanel(name, each)).filter(Boolean) }, true),
+      large: search.big ?? "",
+      onLarge: (big: string) => onChange({ big }),
+    },
   };
 }

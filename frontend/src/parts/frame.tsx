@@ -11,10 +11,13 @@ import { IconButton } from "./button";
 import { Empty, Failure } from "./failure";
 import { Icon } from "./icons";
 import { Menu, MenuItem, MenuLine, MenuTitle } from "./menu";
+import { Rest } from "./more";
 import { Palette } from "./palette";
 import { Shortcuts, showShortcuts } from "./shortcuts";
 import { Toasts } from "./toast";
 import styles from "./frame.module.css";
+
+const MOST_PROJECTS = 12;
 
 export function Frame() {
   const search: { project?: string } = useSearch({ strict: false });
@@ -124,7 +127,7 @@ function ProjectMenu({ pages }: { pages: readonly PageLink[] }) {
         <MenuTitle>Projects</MenuTitle>
         {(projects.data ?? [])
           .filter((each) => !each.isLost)
-          .slice(0, 12)
+          .slice(0, MOST_PROJECTS)
           .map((each) => (
             <MenuItem
               key={each.root}
@@ -137,7 +140,7 @@ function ProjectMenu({ pages }: { pages: readonly PageLink[] }) {
           ))}
         <MenuLine />
         <MenuItem icon="menu" onSelect={() => void navigate({ to: "/projects", search })}>
-          All projects
+          All projects <Rest count={(projects.data?.length ?? 0) - MOST_PROJECTS} at="there" />
         </MenuItem>
       </Menu>
     </div>

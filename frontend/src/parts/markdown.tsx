@@ -4,16 +4,22 @@ import { gfmFromMarkdown } from "mdast-util-gfm";
 import { gfm } from "micromark-extension-gfm";
 import type { Nodes, Parents, RootContent } from "mdast";
 import { createElement, Fragment, useMemo, type ReactNode } from "react";
+import { Rest } from "./more";
 import styles from "./markdown.module.css";
 
-const MOST = 200_000;
+const MOST_CHARACTERS = 200_000;
 
 export function Markdown({ text }: { text: string }) {
   const tree = useMemo(
-    () => fromMarkdown(text.slice(0, MOST), { extensions: [gfm()], mdastExtensions: [gfmFromMarkdown()] }),
+    () => fromMarkdown(text.slice(0, MOST_CHARACTERS), { extensions: [gfm()], mdastExtensions: [gfmFromMarkdown()] }),
     [text],
   );
-  return <div className={styles.markdown}>{inside(tree)}</div>;
+  return (
+    <div className={styles.markdown}>
+      {inside(tree)}
+      <Rest count={text.length - MOST_CHARACTERS} of="characters" at="the record has them" />
+    </div>
+  );
 }
 
 function inside(node: Parents): ReactNode[] {

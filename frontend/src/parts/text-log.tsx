@@ -9,6 +9,7 @@ import { lastState, plain, spansOf } from "./ansi";
 import { Button, IconButton } from "./button";
 import { Failure } from "./failure";
 import { Icon } from "./icons";
+import { Rest } from "./more";
 import styles from "./text-log.module.css";
 
 const PART = 1 << 20;
@@ -230,7 +231,7 @@ function LineText({ line }: { line: string }) {
           <span key={at}>{span.text}</span>
         ),
       )}
-      {cut && <span className="quiet"> … {count(line.length - MOST_CHARACTERS)} more characters</span>}
+      <Rest count={line.length - MOST_CHARACTERS} of="characters" at="the file has them" />
     </>
   );
 }

@@ -1,5 +1,7 @@
 /** The address holds what is shown: a copied link shows the same to somebody else. */
 
+import { labelOf } from "../chart/ticks";
+
 export type RawSearch = Record<string, string | string[] | undefined>;
 
 /** Return the parts of a query, those that come several times as lists. */
@@ -53,8 +55,80 @@ export function axisOf({ x, logx, smooth }: { x?: string | undefined; logx?: boo
   return { x: x ?? "", logX: logx ?? false, smooth: smooth ?? 0 };
 }
 
+/** The part of an address that says how curves are drawn. */
+export interface ChartSearch {
+  /** The filter of panels. */
+  p?: string;
+  smooth?: number;
+  x?: string;
+  logx?: boolean;
+  z?: string;
+  /** Settings of panels: a name, then `@` and `log`, `cut` or a range of y with commas between. */
+  o?: string[];
+  /** The panel that is enlarged. */
+  big?: string;
+  /** The key of the config by which lines are coloured. */
+  by?: string;
+}
+
+/** Return what an address says of curves. */
+function chartSearch(raw: RawSearch): ChartSearch {
+  const smooth = Number(one(raw.smooth) || "0");
+  return {
+    p: one(raw.p),
+    smooth: Number.isFinite(smooth) ? Math.min(0.999, Math.max(0, smooth)) : 0,
+    x: one(raw.x),
+    logx: one(raw.logx) === "1",
+    z: parseZoom(one(raw.z)) ? one(raw.z) : "",
+    o: many(raw.o).filter((text) => parsePanel(text) !== null),
+    big: one(raw.big),
+    by: one(raw.by),
+  };
+}
+
+/** How one panel is drawn, where it is not as all are. */
+export interface PanelOptions {
+  logY?: boolean;
+  /** Whether the axis leaves out the outermost values; how many is said. */
+  cut?: boolean;
+  /** Ends of the y axis that were chosen by hand. */
+  low?: number;
+  high?: number;
+}
+
+/** Return the panel and its settings that a part of an address names; null for none. */
+export function parsePanel(text: string): [string, PanelOptions] | null {
+  const found = /^(.+)@([^@]+)$/s.exec(text);
+  if (!found) return null;
+  const options: PanelOptions = {};
+  for (const part of found[2]!.split(",")) {
+    const [low, high] = part.split(":").map((each) => (each === "" ? NaN : Number(each)));
+    if (part === "log") options.logY = true;
+    else if (part === "cut") options.cut = true;
+    else if (high !== undefined && !(low! >= high)) {
+      if (Number.isFinite(low)) options.low = low!;
+      if (Number.isFinite(high)) options.high = high;
+    }
+  }
+  return Object.keys(options).length ? [found[1]!, options] : null;
+}
+
+/** Return the settings of a panel as an address has them, "" for none. */
+export function showPanel(key: string, { logY, cut, low, high }: PanelOptions): string {
+  const range = low === undefined && high === undefined ? "" : `${spelled(low)}:${spelled(high)}`;
+  const parts = [logY ? "log" : "", cut ? "cut" : "", range].filter(Boolean);
+  return parts.length ? `${key}@${parts.join(",")}` : "";
+}
+
+/** Return a number in the shorter of its two spellings. */
+function spelled(value: number | undefined): string {
+  if (value === undefined) return "";
+  const power = value.toExponential().replace("e+", "e");
+  return power.length < String(value).length ? power : String(value);
+}
+
 /** What the workspace shows. Every part is optional in the address. */
-export interface WorkspaceSearch {
+export interface WorkspaceSearch extends ChartSearch {
   project?: string;
   /** The filter. */
   w?: string;
@@ -66,12 +140,6 @@ export interface WorkspaceSearch {
   g?: string[];
   /** Selected runs by id with commas between; `*` is all, `-` none; nothing is the newest. */
   sel?: string;
-  /** The filter of panels. */
-  p?: string;
-  smooth?: number;
-  x?: string;
-  logx?: boolean;
-  z?: string;
   /** The side that is hidden. */
   hide?: "runs" | "panels";
   /** The named view that this began as. */
@@ -81,7 +149,6 @@ export interface WorkspaceSearch {
 }
 
 export function workspaceSearch(raw: RawSearch): WorkspaceSearch {
-  const smooth = Number(one(raw.smooth) || "0");
   const hide = one(raw.hide);
   return clean({
     project: one(raw.project),
@@ -90,11 +157,7 @@ export function workspaceSearch(raw: RawSearch): WorkspaceSearch {
     c: many(raw.c),
     g: many(raw.g),
     sel: one(raw.sel),
-    p: one(raw.p),
-    smooth: Number.isFinite(smooth) ? Math.min(0.999, Math.max(0, smooth)) : 0,
-    x: one(raw.x),
-    logx: one(raw.logx) === "1",
-    z: parseZoom(one(raw.z)) ? one(raw.z) : "",
+    ...chartSearch(raw),
     hide: hide === "runs" || hide === "panels" ? hide : undefined,
     v: one(raw.v),
     archived: one(raw.archived) === "1",
@@ -102,35 +165,35 @@ export function workspaceSearch(raw: RawSearch): WorkspaceSearch {
   });
 }
 
-export interface RunSearch {
+export interface RunSearch extends ChartSearch {
   project?: string;
   tab?: string;
   /** What is open in the tab: a file, an artifact. */
   at?: string;
   /** The step whose artifacts are shown; without one the newest are. */
   step?: number;
-  p?: string;
-  smooth?: number;
-  x?: string;
-  logx?: boolean;
-  z?: string;
 }
 
 export function runSearch(raw: RawSearch): RunSearch {
-  const { project, p, smooth, x, logx, z } = workspaceSearch(raw);
   const step = one(raw.step);
-  return clean({ project, tab: one(raw.tab), at: one(raw.at), step: /^\d{1,15}$/.test(step) ? Number(step) : undefined, p, smooth, x, logx, z });
+  return clean({
+    project: one(raw.project),
+    tab: one(raw.tab),
+    at: one(raw.at),
+    step: /^\d{1,15}$/.test(step) ? Number(step) : undefined,
+    ...chartSearch(raw),
+  });
 }
 
-export interface CompareSearch extends Omit<RunSearch, "tab" | "at" | "step"> {
+export interface CompareSearch extends ChartSearch {
+  project?: string;
   runs?: string;
   /** The run that the others are measured against. */
   base?: string;
 }
 
 export function compareSearch(raw: RawSearch): CompareSearch {
-  const { project, p, smooth, x, logx, z } = workspaceSearch(raw);
-  return clean({ project, p, smooth, x, logx, z, runs: one(raw.runs), base: one(raw.base) });
+  return clean({ project: one(raw.project), ...chartSearch(raw), runs: one(raw.runs), base: one(raw.base) });
 }
 
 /** What the parameter view shows. */
@@ -196,14 +259,12 @@ export function parseZoom(text: string | undefined): Zoom | null {
 }
 
 export function showZoom(zoom: Zoom | null): string {
-  return zoom ? `${shortest(zoom.low, zoom)}:${shortest(zoom.high, zoom)}` : "";
+  if (!zoom) return "";
+  // As many digits as tell points of the zoomed range apart.
+  const step = (zoom.high - zoom.low) / 10;
+  return `${labelOf(zoom.low, step)}:${labelOf(zoom.high, step)}`;
 }
 
-/** Return as many digits as tell points of the zoomed range apart. */
-function shortest(value: number, zoom: Zoom): string {
-  const digits = Math.max(0, Math.ceil(4 - Math.log10(zoom.high - zoom.low)));
-  return String(Number(value.toFixed(Math.min(12, digits))));
-}
 
 /** One column of the table as the address has it. */
 export interface ColumnSpec {

@@ -25,7 +25,7 @@ function looked(queryKey: readonly unknown[]) {
 describe("an answer that is on its way when something changes", () => {
   it.each([
     ["inbox", { inbox: true }],
-    ["metrics", { changed: ["abcdefgh"] }],
+    ["shown", { changed: ["abcdefgh"] }],
     ["run", { changed: ["abcdefgh"] }],
     ["queue", { queue: true }],
     ["columns", { opened: true }],
@@ -104,9 +104,9 @@ describe("what an event makes old", () => {
 
   it("is the list of metrics when a run logs its first", () => {
     const event = { rows: { abcdefgh: 1 } };
-    expect(isOutdated(["metrics", "", "abcdefgh"], [], event, "")).toBe(true);
-    expect(isOutdated(["metrics", "", "abcdefgh"], undefined, event, "")).toBe(true);
-    expect(isOutdated(["metrics", "", "abcdefgh"], ["loss"], event, "")).toBe(false);
+    expect(isOutdated(["shown", "", "abcdefgh"], { metrics: [] }, event, "")).toBe(true);
+    expect(isOutdated(["shown", "", "abcdefgh"], undefined, event, "")).toBe(true);
+    expect(isOutdated(["shown", "", "abcdefgh"], { metrics: ["loss"] }, event, "")).toBe(false);
   });
 });
 

@@ -23,7 +23,7 @@ const CONCERNS: Record<string, Concern> = {
   "live-count": ({ version, statuses }, _, found) => (version !== undefined && !isOf(version, found)) || statuses !== undefined,
   compare: ({ changed, gone }, runs) => isAny(changed, runs) || isAny(gone, runs),
   // A metric that is logged for the first time makes a panel.
-  metrics: ({ changed, rows }, runs, found) => isAny(changed, runs) || (isAny(rows && Object.keys(rows), runs) && !(found as string[] | undefined)?.length),
+  shown: ({ changed, rows }, runs, found) => isAny(changed, runs) || (isAny(rows && Object.keys(rows), runs) && !(found as { metrics: string[] } | undefined)?.metrics.length),
   run: ({ changed, statuses, files }, id) => changed?.includes(id) || statuses?.[id] !== undefined || files?.[id] !== undefined,
 };
 

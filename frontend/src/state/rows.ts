@@ -7,7 +7,7 @@ export interface Question {
   project: string;
   where: string;
   sort: readonly string[];
-  /** Null while they are not known: until then nothing is asked. */
+  /** Null for those that the server chooses. */
   columns: readonly string[] | null;
   group: readonly string[];
   archived: boolean;
@@ -123,7 +123,8 @@ export class Rows {
 
   private async fetch(page: number, pages = 1): Promise<void> {
     const { project, where, sort, columns, group, archived, tests } = this.question;
-    if (columns === null) return;
+    // What the server has chosen once stays, also for rows that come later.
+    const names = columns ?? (this.isReady ? this.columns.map((column) => column.name) : null);
     for (let each = page; each < page + pages; each++) this.asked.add(each);
     const request = ++this.requests;
     try {
@@ -134,7 +135,8 @@ export class Rows {
               project,
               where,
               sort: [...sort],
-              column: [...columns],
+              column: [...(names ?? [])],
+              choose: names === null,
               group: [...group],
               archived,
               tests,

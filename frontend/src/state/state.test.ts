@@ -1,8 +1,8 @@
 /** Logic of the page that needs no browser: addresses, numbers, colours of a terminal. */
 import { describe, expect, it } from "vitest";
-import { parseColumn, parseSearch, parseZoom, showColumn, showZoom, stringifySearch, workspaceSearch } from "./address";
+import { parseColumn, parsePanel, parseSearch, parseZoom, showColumn, showPanel, showZoom, stringifySearch, workspaceSearch } from "./address";
 import { fittedWidths } from "../table/columns";
-import { chosenSlots } from "./colors";
+import { chosenStrokes, likedSlot, stylesByValue } from "./colors";
 import { EMPTY_LAYOUT, openMetrics } from "../chart/layout";
 import { age, bytes, cell, count, duration, isLongInteger, number } from "./format";
 
@@ -27,22 +27,59 @@ describe("the address", () => {
     expect(parseZoom("a:b")).toBeNull();
     expect(showZoom(parseZoom("1000:2000"))).toBe("1000:2000");
   });
+
+  it("keeps a zoom into ranges of every size", () => {
+    for (const text of ["1e-20:2e-20", "-3e300:1e300", "1000000000:1000000050", "0.99991:0.99993"]) {
+      const [low, high] = [parseZoom(text)!, parseZoom(showZoom(parseZoom(text)))!];
+      expect(high.low).toBeCloseTo(low.low, 12);
+      expect(high.high / low.high).toBeCloseTo(1, 6);
+    }
+  });
+
+  it("keeps the settings of a panel, whatever it is called", () => {
+    for (const text of ["valid/acc@log", "loss@log,cut,0.5:2", "a@b@cut", "loss by a@b@-1e-5:", "x,y@:3"]) {
+      const [key, options] = parsePanel(text)!;
+      expect(showPanel(key, options)).toBe(text);
+    }
+    for (const text of ["loss", "loss@", "loss@2:1", "loss@nonsense"]) expect(parsePanel(text)).toBeNull();
+    expect(workspaceSearch(parseSearch("?o=loss@log&o=nonsense&big=loss"))).toEqual({ o: ["loss@log"], big: "loss" });
+  });
 });
 
 describe("colours", () => {
-  const ids = Array.from({ length: 14 }, (_, index) => `run${index}`);
+  const runs = Array.from({ length: 20 }, (_, index) => ({ id: `id${index}`, label: `lr=0.${index}` }));
+  const looks = (found: ReturnType<typeof chosenStrokes>) => new Map([...found].map(([id, { slot, dash }]) => [id, `${slot} ${dash}`]));
 
-  it("are given in order, the first eight without two alike, and stay", () => {
-    const found = chosenSlots(ids, new Map());
-    expect([...found.values()]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5]);
-    expect([...chosenSlots(["new", "run3"], found).values()]).toEqual([3, 6]);
-    expect(chosenSlots(["new", "run3"], found).get("run3")).toBe(3);
+  it("follow the name, whatever the order: eight without two alike, then the same in dashes", () => {
+    const found = looks(chosenStrokes(runs, new Map()));
+    expect(new Set(found.values()).size).toBe(20);
+    expect(looks(chosenStrokes([...runs].reverse(), new Map()))).toEqual(new Map([...found].reverse()));
+    expect(new Set([...chosenStrokes(runs.slice(0, 8), new Map()).values()].map((each) => each.slot)).size).toBe(8);
+    expect(chosenStrokes(runs.slice(3, 4), new Map()).get("id3")!.slot).toBe(likedSlot("lr=0.3"));
   });
 
-  it("differ for runs that are drawn one after the other", () => {
-    const known = new Map<string, number>();
-    for (const id of ids.slice(0, 8)) known.set(id, chosenSlots([id], known).get(id)!);
-    expect(new Set(known.values()).size).toBe(8);
+  // The same names and numbers as in tests/query/test_chart.py: a figure has the colours of the page.
+  it("are those of a figure", () => {
+    const names = ["lr=0.01 width=64", "lr=0.1 width=64", "w\u00f6rter", "\u5b66\u4e60"];
+    expect(names.map(likedSlot)).toEqual([0, 2, 0, 3]);
+  });
+
+  it("stay when others come", () => {
+    const known = new Map([["id0", 3], ["id1", 3]]);
+    const found = chosenStrokes(runs.slice(0, 3), known);
+    expect([found.get("id0"), found.get("id1")]).toEqual([{ slot: 3, dash: 0 }, { slot: 3, dash: 1 }]);
+    expect(found.get("id2")!.slot).not.toBe(3);
+  });
+
+  it("of a key are a scale for numbers, and one for each other value", () => {
+    const some = runs.slice(0, 4);
+    const colors = (values: (string | number | null)[]) =>
+      [...stylesByValue(some, Object.fromEntries(some.map(({ id }, at) => [id, values[at] ?? null])), false).values()].map((look) => look.color);
+    const [low, middle, high, none] = colors([0.001, 0.01, 0.1, null]);
+    expect(new Set([low, middle, high, none]).size).toBe(4);
+    const [one, two, three] = colors(["relu", "gelu", "relu", "tanh"]);
+    expect([one === three, one === two]).toEqual([true, false]);
+    expect(new Set(colors([5, 5, 5, 5])).size).toBe(1);
   });
 });
 
@@ -71,8 +108,9 @@ describe("columns", () => {
     expect(fittedWidths(columns, natural - 42)[0]).toBe(fittedWidths(columns, 2000)[0]);
   });
 
-  it("keep their widths where they would not fit anyhow, and those that somebody chose", () => {
-    expect(fittedWidths(columns, 300)).toEqual(fittedWidths(columns, 2000));
+  it("become as narrow as may be where they would not fit anyhow, but for those that somebody chose", () => {
+    expect(fittedWidths(columns, 300)).toEqual(fittedWidths(columns, 400));
+    expect(sum(fittedWidths(columns, 300))).toBeLessThan(sum(fittedWidths(columns, 2000)));
     expect(fittedWidths([{ name: "tag", width: 300 }, { name: "age" }], 390)[0]).toBe(300);
     expect(fittedWidths([{ name: "tag", width: 300 }, { name: "age" }], 390, true)[0]).toBe(300);
   });

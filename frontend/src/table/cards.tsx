@@ -2,21 +2,24 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, type CSSProperties } from "react";
 import { Icon } from "../parts/icons";
+import { Rest } from "../parts/more";
 import { cell, count, duration } from "../state/format";
 import { colorAt, useSlots } from "../state/colors";
 import { groupId, idsOf } from "../state/rows";
 import { useNow } from "../state/site";
-import { GroupCell, RunCell, Status } from "./cells";
+import { GroupCell, RunCell, Status, Warnings } from "./cells";
 import { isFact, shortName } from "./columns";
+import { cellOf } from "./row";
 import { useSparks } from "./sparks";
-import type { RunsTableProps } from "./table";
+import { usePlaces, type RunsTableProps } from "./table";
 import styles from "./cards.module.css";
 
 const CARD = 86;
 const MOST_VALUES = 3;
 
 export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly string[] }) {
-  const { rows, lines, selected, choosing, isDark, project, onOpen, own } = props;
+  const { rows, lines, selected, choosing, isDark, project, onOpen, own, looks, shownNames } = props;
+  const places = usePlaces(rows);
   const scroller = useRef<HTMLDivElement>(null);
   const slots = useSlots();
   const virtual = useVirtualizer({ count: lines.total ?? 0, getScrollElement: () => scroller.current, estimateSize: () => CARD, overscan: 8 });
@@ -35,11 +38,12 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
           if (!line) return <li key={item.index} className={styles.card} style={style} />;
           const run = line.kind === "run" ? line.run : line.group.newest;
           const id = line.kind === "run" ? run.id : groupId(line.group);
-          const color = colorAt(slots.get(id), isDark);
+          const color = looks.get(id)?.color ?? colorAt(slots.get(id), isDark);
+          const name = line.kind === "group" ? line.group.short : (shownNames.get(id)?.short ?? (run.tag || run.id));
           const isSelected = idsOf(line).every((each) => selected.has(each));
           const values = own.slice(0, MOST_VALUES).map((name) => ({
             name,
-            value: line.kind === "run" ? line.run.cells[own.indexOf(name)] : undefined,
+            value: cellOf(line, name, places),
           }));
           return (
             <li key={item.index} className={styles.card} style={style} data-selected={isSelected || undefined} data-run={line.kind === "run" ? id : undefined}>
@@ -47,7 +51,7 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
                 type="button"
                 className={styles.check}
                 aria-pressed={isSelected}
-                aria-label={`Select ${run.tag || run.id}`}
+                aria-label={`Select ${name}`}
                 onClick={() => choosing.toggle(idsOf(line), item.index)}
                 style={{ "--dot": color } as CSSProperties}
               >
@@ -55,16 +59,18 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
               </button>
               <button type="button" className={styles.main} onClick={() => onOpen(run)}>
                 <span className={styles.line}>
-                  <strong className="ellipsis">{run.tag || run.id}</strong>
-                  {line.kind === "run" ? <Status run={run} /> : <span className="quiet">{count(line.group.ids.length)} runs</span>}
+                  <strong className="ellipsis">{name}</strong>
+                  {line.kind === "run" ? <Status run={run} /> : <span className="quiet" style={{ whiteSpace: "nowrap" }}>
+                      <Warnings of={line.group.warnings} /> n = {count(line.group.ids.length)}
+                    </span>}
                 </span>
                 <span className={styles.line}>
                   {line.kind === "run" && !run.best ? (
                     <code className="quiet">{run.id}</code>
                   ) : line.kind === "run" ? (
-                    <RunCell run={run} name="best" value={undefined} now={now} fetchedAt={rows.fetchedAt} spark={sparks(run)} color={color} />
+                    <RunCell run={run} shownName={undefined} name="best" value={undefined} now={now} fetchedAt={rows.fetchedAt} spark={sparks(run)} color={color} />
                   ) : (
-                    <GroupCell group={line.group} name="best" value={line.group.cells[props.columns.findIndex((each) => each.name === "best")]} now={now} />
+                    <span />
                   )}
                   <span className="quiet">{duration(run.duration)}</span>
                 </span>
@@ -73,9 +79,11 @@ export function Cards(props: Omit<RunsTableProps, "addColumn"> & { own: readonly
                     .filter((each) => each.value !== undefined && each.value !== null && !isFact(each.name))
                     .map((each) => (
                       <span key={each.name}>
-                        <span className="quiet">{shortName(each.name)}</span> {cell(each.value)}
+                        <span className="quiet">{shortName(each.name)}</span>{" "}
+                        {line.kind === "group" ? <GroupCell group={line.group} name={each.name} value={each.value} now={now} /> : cell(each.value)}
                       </span>
                     ))}
+                  <Rest count={own.length - MOST_VALUES} of="columns" at="in a wider window" />
                 </span>
               </button>
             </li>

@@ -64,8 +64,15 @@ export const Spark = memo(function Spark({ curve, color, width }: { curve: Curve
   return <canvas ref={canvas} className={styles.spark} style={{ width, height: 16 }} aria-hidden="true" />;
 });
 
+/** The name of a run or group among those that are shown, whole and in few characters. */
+export interface ShownName {
+  label: string;
+  short: string;
+}
+
 interface CellProps {
   run: RunLine;
+  shownName: ShownName | undefined;
   name: string;
   value: unknown;
   now: number;
@@ -75,11 +82,11 @@ interface CellProps {
 }
 
 /** Return what a cell says in full: its content may be shortened. */
-export function runTitle(run: RunLine, name: string, value: unknown): string | undefined {
+export function runTitle(run: RunLine, name: string, value: unknown, shownName: ShownName | undefined): string | undefined {
   if (!isFact(name)) return whole(value);
   switch (name) {
     case "tag":
-      return run.tag;
+      return [...new Set([shownName?.label, run.tag, run.id])].filter(Boolean).join(" · ");
     case "duration":
       return run.duration === null ? undefined : `${run.duration} s`;
     case "age":
@@ -94,13 +101,13 @@ export function runTitle(run: RunLine, name: string, value: unknown): string | u
 }
 
 /** The content of one cell. */
-export function RunCell({ run, name, value, now, fetchedAt, spark, color }: CellProps) {
+export function RunCell({ run, shownName, name, value, now, fetchedAt, spark, color }: CellProps) {
   if (!isFact(name)) return cell(value);
   switch (name) {
     case "status":
       return <Status run={run} />;
     case "tag":
-      return run.tag || <span className="quiet">{run.id}</span>;
+      return shownName?.short || run.tag || <span className="quiet">{run.id}</span>;
     case "best":
       return <Best run={run} spark={spark} color={color} />;
     case "duration": {
@@ -149,11 +156,27 @@ export function Labels({ labels }: { labels: readonly string[] }) {
 
 /** The content of a cell of a group: mean and deviation of numbers, what all have alike, or nothing. */
 export function GroupCell({ group, name, value, now }: { group: GroupLine; name: string; value: unknown; now: number }) {
-  if (name === "tag") return <span title={group.newest.tag}>{group.newest.tag || group.newest.id}</span>;
+  if (name === "tag") {
+    return (
+      <span title={[group.name, ...group.warnings].join("\n")}>
+        {group.short} <Warnings of={group.warnings} />
+      </span>
+    );
+  }
   if (name === "age") return <span title={moment(group.newest.created)}>{age(group.newest.created, now)}</span>;
   if (isSpread(value)) return <Spread value={value} isTime={name === "duration"} />;
   if (value === null || value === undefined) return <span className="quiet">-</span>;
   return <span title={whole(value)}>{cell(value)}</span>;
+}
+
+/** What to know before means are believed, where they stand. */
+export function Warnings({ of }: { of: readonly string[] }) {
+  if (!of.length) return null;
+  return (
+    <span className={styles.warning} role="img" aria-label={of.join("; ")} title={of.join("\n")}>
+      <Icon name="warning" size={13} />
+    </span>
+  );
 }
 
 /** Mean and sample deviation of several runs. */

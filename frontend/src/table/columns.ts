@@ -8,7 +8,7 @@ export type Fact = (typeof FACTS)[number];
 
 const WIDTHS: Record<Fact, number> = {
   status: 90,
-  tag: 112,
+  tag: 208,
   best: 136,
   duration: 92,
   age: 92,
@@ -32,28 +32,34 @@ export function widthOf(column: ColumnSpec): number {
 }
 
 /** How narrow a column may become where all of them then fit, in pixels: no number and no status is cut. */
-const LEAST: Partial<Record<Fact, number>> = { tag: 72, best: 122, age: 84 };
+const LEAST: Partial<Record<Fact, number>> = { tag: 110, best: 122, age: 84 };
 const LEAST_OWN = 96;
 
 /** Room for what opens a group, in the first column. */
 const OPENER = 44;
+/** Room for a mean and its deviation, which are never cut. */
+const SPREAD = 132;
 
-/** Return the widths of columns within `room` pixels: a little narrower if that makes all of them fit. */
+/** Return the widths of columns within `room` pixels: narrower as far as that makes more of them fit. */
 export function fittedWidths(columns: readonly ColumnSpec[], room: number, isGrouped = false): number[] {
-  const widths = columns.map((column, at) => widthOf(column) + (isGrouped && at === 0 && column.width === undefined ? OPENER : 0));
+  const hasSpread = (column: ColumnSpec) => isGrouped && column.width === undefined && column.name.includes("/");
+  const widths = columns.map(
+    (column, at) => Math.max(widthOf(column), hasSpread(column) ? SPREAD : 0) + (isGrouped && at === 0 && column.width === undefined ? OPENER : 0),
+  );
   const spare = columns.map((column, at) => {
-    if (column.width !== undefined) return 0;
+    if (column.width !== undefined || hasSpread(column)) return 0;
     const least = isFact(column.name) ? (LEAST[column.name] ?? widths[at]!) : LEAST_OWN;
     return Math.max(0, widths[at]! - least);
   });
   const excess = widths.reduce((sum, width) => sum + width, 0) - room;
   const total = spare.reduce((sum, each) => sum + each, 0);
-  if (excess <= 0 || excess > total) return widths;
-  return widths.map((width, at) => width - Math.ceil((spare[at]! * excess) / total));
+  if (excess <= 0 || total === 0) return widths;
+  return widths.map((width, at) => width - Math.ceil(spare[at]! * Math.min(1, excess / total)));
 }
 
-/** Return a name as a head shows it: the last part of a key, the whole of a metric. */
+/** Return a name as a head shows it: the last part of a key, the whole of a metric; runs are named by more than the tag. */
 export function shortName(name: string): string {
+  if (name === "tag") return "name";
   return name.includes("/") ? name : (name.split(".").at(-1) ?? name);
 }
 
@@ -62,20 +68,10 @@ export function isRight(column: ColumnSpec, kind: string | undefined): boolean {
   return isFact(column.name) ? RIGHT.has(column.name) : kind === "metric" || kind === "number";
 }
 
-/** Return the columns of a project nobody has chosen any for. */
-export function defaultColumns(names: { varying: string[]; best: Record<string, string>; metrics: string[] } | undefined): ColumnSpec[] {
-  const results = !names || Object.keys(names.best).length ? ["best"] : likelyResults(names.metrics);
-  const found = ["status", "tag", ...results, ...(names?.varying ?? []).slice(0, 2), "duration", "age"];
-  return found.map((name) => ({ name }));
-}
-
-/** Return what most people look at first, of runs that do not say what is best. */
-function likelyResults(metrics: readonly string[]): string[] {
-  const rank = (name: string): number => {
-    const split = /^(valid|val|test|eval|dev)\b/.test(name) ? 0 : name.startsWith("train") ? 2 : 4;
-    return split + (/(acc|f1|auc|score|bleu|iou|map)/i.test(name) ? 0 : name.includes("loss") ? 1 : 8);
-  };
-  return [...metrics].filter((name) => rank(name) < 4).sort((a, b) => rank(a) - rank(b)).slice(0, 2);
+/** Return the columns of a list that nobody has chosen any for: what every run has, around what the server chose. */
+export function defaultColumns(chosen: readonly string[], isGrouped: boolean): ColumnSpec[] {
+  const names = isGrouped ? ["tag", ...chosen] : ["status", "tag", ...chosen, "duration", "age"];
+  return names.map((name) => ({ name }));
 }
 
 export const STATUS_WORDS: Record<string, string> = {

@@ -1,7 +1,8 @@
 /** Groups that are opened to their runs, inside of the list that they are rows of. */
 import { useCallback, useEffect, useMemo, useState } from "react";
 import { api, data } from "../api/client";
-import { complain } from "../parts/toast";
+import { restText } from "../parts/more";
+import { complain, say } from "../parts/toast";
 import { groupId, type Line, type Rows } from "../state/rows";
 
 export interface Lines {
@@ -14,7 +15,8 @@ export interface Lines {
   within: (first: number, last: number) => [number, number];
 }
 
-const MOST = 200;
+/** A question of more ids is too long. */
+const MOST_INSIDE = 800;
 
 export function useExpanded(rows: Rows, columns: readonly string[], project: string): Lines {
   const [open, setOpen] = useState<ReadonlyMap<string, readonly Line[]>>(new Map());
@@ -57,8 +59,10 @@ export function useExpanded(rows: Rows, columns: readonly string[], project: str
         setOpen(new Map([...open].filter(([each]) => each !== id)));
         return;
       }
-      const where = line.group.ids.slice(0, MOST).map((each) => `id = "${each}"`).join(" or ");
-      data(api.GET("/api/runs", { params: { query: { project, where, column: [...columns], limit: MOST, archived: true, tests: true } } }))
+      const where = line.group.ids.slice(0, MOST_INSIDE).map((each) => `id = "${each}"`).join(" or ");
+      const rest = line.group.ids.length - MOST_INSIDE;
+      if (rest > 0) say(restText(rest, "a filter chooses fewer", "runs of the group"));
+      data(api.GET("/api/runs", { params: { query: { project, where, column: [...columns], limit: MOST_INSIDE, archived: true, tests: true } } }))
         .then((found) => setOpen((before) => new Map([...before, [id, found.rows.map((run): Line => ({ kind: "run", run, isInside: true }))]])))
         .catch(complain);
     },

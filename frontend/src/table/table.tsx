@@ -3,9 +3,10 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useEffect, useMemo, useRef, useState, type CSSProperties, type KeyboardEvent } from "react";
 import type { RunLine } from "../api/client";
 import type { ColumnSpec } from "../state/address";
-import { useSlots } from "../state/colors";
+import { useSlots, type Style } from "../state/colors";
 import type { Line, Rows } from "../state/rows";
 import { useNow } from "../state/site";
+import type { ShownName } from "./cells";
 import { isFact } from "./columns";
 import type { Lines } from "./expanded";
 import { HeadCell } from "./head";
@@ -24,6 +25,9 @@ export interface RunsTableProps {
   isOld: boolean;
   columns: readonly ColumnSpec[];
   kinds: ReadonlyMap<string, string>;
+  /** How each run or group that is drawn is drawn, and what it is called there. */
+  looks: ReadonlyMap<string, Style>;
+  shownNames: ReadonlyMap<string, ShownName>;
   sort: readonly string[];
   selected: ReadonlySet<string>;
   cursor: number;
@@ -67,7 +71,8 @@ export function RunsTable(props: RunsTableProps) {
   const sparks = useSparks(rows, first, last, project, columns.some((each) => each.name === "best"));
   const layout = useLayout(columns, useInnerWidth(scroller), rows.question.group.length > 0);
   const slots = useSlots();
-  const differing = useDiffering(rows, columns, selected);
+  const cellPlaces = usePlaces(rows);
+  const differing = useDiffering(rows, columns, cellPlaces, selected);
   const drag = useDragSelection(props.choosing, rows);
   const [isAside, setAside] = useState(false);
   const [shown, lookAtColumns] = useShownColumns(scroller, columns, layout);
@@ -133,6 +138,9 @@ export function RunsTable(props: RunsTableProps) {
               fetchedAt={rows.fetchedAt}
               spark={line?.kind === "run" ? sparks(line.run) : undefined}
               slot={line ? slots.get(colorIdOf(line)) : undefined}
+              look={line ? props.looks.get(colorIdOf(line)) : undefined}
+              shownName={line ? props.shownNames.get(colorIdOf(line)) : undefined}
+              places={cellPlaces}
               isDark={isDark}
               drag={drag}
               isOpen={line ? lines.isOpen(line) : false}
@@ -184,8 +192,14 @@ function isSelected(line: Line, selected: ReadonlySet<string>): boolean {
   return line.kind === "run" ? selected.has(line.run.id) : line.group.ids.every((id) => selected.has(id));
 }
 
+/** Return the place of each column among the cells of the rows. */
+export function usePlaces(rows: Rows): ReadonlyMap<string, number> {
+  const { columns } = rows;
+  return useMemo(() => new Map(columns.map((column, at) => [column.name, at])), [columns]);
+}
+
 /** Return the columns in which the selected runs differ. */
-function useDiffering(rows: Rows, columns: readonly ColumnSpec[], selected: ReadonlySet<string>): ReadonlySet<string> {
+function useDiffering(rows: Rows, columns: readonly ColumnSpec[], places: ReadonlyMap<string, number>, selected: ReadonlySet<string>): ReadonlySet<string> {
   const version = rows.snapshotVersion;
   return useMemo(() => {
     const found = new Set<string>();
@@ -195,7 +209,7 @@ function useDiffering(rows: Rows, columns: readonly ColumnSpec[], selected: Read
       const line = rows.line(index);
       if (line?.kind !== "run" || !selected.has(line.run.id)) continue;
       columns.forEach((column, at) => {
-        if (!isFact(column.name)) values[at]!.add(JSON.stringify(cellOf(line, column.name, at, columns)));
+        if (!isFact(column.name)) values[at]!.add(JSON.stringify(cellOf(line, column.name, places)));
       });
     }
     columns.forEach((column, at) => {
@@ -203,5 +217,5 @@ function useDiffering(rows: Rows, columns: readonly ColumnSpec[], selected: Read
     });
     return found;
     // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
-  }, [rows, version, columns, selected]);
+  }, [rows, version, columns, places, selected]);
 }

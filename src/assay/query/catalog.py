@@ -25,7 +25,6 @@ from assay.query.expression import (
     unknown_name,
 )
 from assay.query.groups import Grouping, RunGroup
-from assay.query.naming import count_values
 from assay.query.run_row import ARCHIVED, RunRow
 from assay.query.selection import Place, Selection, unite_names
 from assay.store.cells import in_order
@@ -91,7 +90,6 @@ class _Known:
 
     def __init__(self) -> None:
         self.names: KnownNames | None = None
-        self.varying: list[str] | None = None
         self.places: dict[tuple[Any, ...], list[Place]] = {}
 
 
@@ -179,15 +177,6 @@ class Catalog:
             what, fix = unknown_name(name, self.names())
             raise InputError(f"{what[0].upper()}{what[1:]}.", where=where, fix=fix)
         return column
-
-    def varying(self) -> list[str]:
-        """Return the config keys, by name, in which the newest runs differ, most values first."""
-        known = self._known
-        if known.varying is None:
-            counts = count_values(*self.part(Asked(limit=_NEWEST)).configs())
-            keys = sorted(counts, key=lambda key: (-counts[key], key))
-            known.varying = list(map(self.names().of_key, keys))
-        return known.varying
 
     def best_modes(self) -> dict[str, str]:
         """Return the metrics that the newest runs call their best by, each with "min" or "max".

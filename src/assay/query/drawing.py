@@ -146,9 +146,41 @@ They are those of Okabe and Ito, moved until the colour-blind tell any two apart
 shows each (docs/decisions/0052).
 """
 
+DASHES: tuple[tuple[int, ...], ...] = ((), (7, 4), (2, 3), (10, 3, 2, 3))
+"""Dashes of curves that share a colour, in the order of their use: lengths of lines and gaps."""
+
+
+def choose_strokes(names: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of colour and dash of curves that are drawn together, by name.
+
+    A name has the colour of its hash; where others of them have it, the next that fewer have, grey
+    last. So it looks the same in a figure and on the page (`chosenStrokes` of
+    frontend/src/state/colors.ts).
+    """
+    uses = [0] * len(COLORS)
+    grey = len(COLORS) - 1
+    found = {}
+    for name in sorted(set(names)):
+        liked = _hash_name(name)
+        slots = [*((liked + more) % grey for more in range(grey)), grey]
+        slot = min(slots, key=uses.__getitem__)
+        found[name] = slot, uses[slot]
+        uses[slot] += 1
+    return found
+
+
+def _hash_name(name: str) -> int:
+    """Return the 32-bit FNV-1a hash of a name, which is short to write in any language."""
+    found = 0x811C9DC5
+    for byte in name.encode("utf-8", "replace"):
+        found = (found ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return found
+
+
 _GRAY = "#767676"  # readable on white and on black
 _RANGES = 200
 _TICKS = 5
+_SHORT_LABEL = 6
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 252, 64, 36
 
 
@@ -233,8 +265,12 @@ def _drawing(curves: Mapping[str, DrawnCurve], axis: str) -> str:
         max(ys, default=1.0),
     )
     parts = [_axes(box, limits, axis)]
+    strokes = choose_strokes(thin)
     for i, (name, curve) in enumerate(thin.items()):
-        color = COLORS[i % len(COLORS)]
+        slot, dash = strokes[name]
+        color = COLORS[slot]
+        lengths = " ".join(map(str, DASHES[dash % len(DASHES)]))
+        dashes = f' stroke-dasharray="{lengths}"' if lengths else ""
         if curve.band is not None:
             area = [*zip(curve.xs, curve.ys + curve.band, strict=True)]
             area += reversed([*zip(curve.xs, curve.ys - curve.band, strict=True)])
@@ -242,7 +278,7 @@ def _drawing(curves: Mapping[str, DrawnCurve], axis: str) -> str:
             parts.append(f'<polygon points="{points}" fill="{color}" fill-opacity="0.2"/>')
         points = _line(curve.xs, curve.ys, box, limits)
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>'
+            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"{dashes}/>'
         )
         if not points and len(curve.ys) and math.isfinite(curve.ys[0]):  # a single point
             place = _line([curve.xs[0]] * 2, [curve.ys[0]] * 2, box, limits).split()[0]
@@ -284,34 +320,68 @@ def _axes(
     low_x, high_x, low_y, high_y = limits
     parts = [f'<path d="M{left} {top}V{bottom}H{right}" fill="none" stroke="{_GRAY}"/>']
     labels = [((left + right) / 2, bottom + 30, "middle", escape(visible(axis)))]
-    for value in _ticks(low_y, high_y):
+    for value, text in _ticks(low_y, high_y):
         y = round(bottom - _share(value, low_y, high_y) * (bottom - top), 1)
         parts.append(
             f'<path d="M{left} {y}H{right}" stroke="{_GRAY}" stroke-opacity="0.25" fill="none"/>'
         )
-        labels.append((left - 6, y + 4, "end", number(value)))
-    for value in _ticks(low_x, high_x):
+        labels.append((left - 6, y + 4, "end", text))
+    for value, text in _ticks(low_x, high_x):
         x = round(left + _share(value, low_x, high_x) * (right - left), 1)
-        labels.append((x, bottom + 15, "middle", number(value)))
+        labels.append((x, bottom + 15, "middle", text))
     return "".join(parts) + "".join(
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{_GRAY}">{text}</text>'
         for x, y, anchor, text in labels
     )
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers from `low` to `high`, about five.
+def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return round numbers from `low` to `high`, about five, with their labels.
 
-    >>> _ticks(0.13, 2.4), _ticks(1, 160), _ticks(3.0, 3.0)
-    ([0.5, 1.0, 1.5, 2.0], [50.0, 100.0, 150.0], [3.0])
+    >>> [text for _, text in _ticks(0.13, 2.4)], [text for _, text in _ticks(3.0, 3.0)]
+    (['0.5', '1', '1.5', '2'], ['3'])
+    >>> [text for _, text in _ticks(0.99991, 0.99993)]
+    ['0.99991', '0.999915', '0.99992', '0.999925', '0.99993']
     """
     span = high - low
     if not 0 < span < math.inf:
-        return [low]
-    unit = 10.0 ** math.floor(math.log10(span / _TICKS))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= _TICKS)
-    first, last = math.ceil(low / step), math.floor(high / step)
-    return [float(f"{place * step:.12g}") for place in range(first, last + 1)]
+        return [(low, number(low))]
+    power = math.floor(math.log10(span / _TICKS))
+    factor = next(each for each in (1, 2, 5, 10) if span <= _TICKS * float(f"{each}e{power}"))
+    step = float(f"{factor}e{power}")
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    # Read from its digits: a product of floats has others.
+    values = [float(f"{place * factor}e{power}") for place in range(first, last + 1)]
+    return list(zip(values, label_ticks(values), strict=True))
+
+
+def label_ticks(values: Sequence[float]) -> list[str]:
+    """Return the shortest labels that tell ticks apart; none is off by 1/1000 of their distance.
+
+    >>> label_ticks([1e9, 1e9 + 2e4]), label_ticks([1000, 1000.0002]), label_ticks([0, 0.5, 1])
+    (['1e9', '1.00002e9'], ['1000', '1000.0002'], ['0', '0.5', '1'])
+    """
+    ordered = sorted(values)
+    distances = [high - low for low, high in pairwise(ordered) if high > low]
+    error = (min(distances) if distances else abs(ordered[0]) if ordered else 0.0) / 1000
+    plain = [_shortest(value, error, "f") for value in values]
+    if max(map(len, plain), default=0) <= _SHORT_LABEL:
+        return plain
+    return min(plain, [_shortest(value, error, "e") for value in values], key=_longest)
+
+
+def _longest(labels: Sequence[str]) -> int:
+    return max(map(len, labels))
+
+
+def _shortest(value: float, error: float, form: str) -> str:
+    """Return a value with as few digits as keep it within an error, plainly or as a power."""
+    if abs(value) <= error:
+        return "0"
+    texts = (f"{value:.{digits}{form}}" for digits in range(324 if form == "f" else 18))
+    text = next((each for each in texts if abs(float(each) - value) <= error), repr(value))
+    mantissa, _, power = text.partition("e")
+    return f"{mantissa}e{int(power)}" if power and int(power) else mantissa
 
 
 def _line(

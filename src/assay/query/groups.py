@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from assay.core.errors import InputError, choose
 from assay.core.formatting import number
 from assay.formats.json_codec import dumps
 from assay.query.columns import COLUMNS, Column
-from assay.query.naming import ShownName, name_together
+from assay.query.naming import SHORT_CELLS, ShownName, fit_names, name_together
 from assay.query.observations import SETTING, Members, choose_counted, describe_equal
 from assay.query.selection import Selection
 from assay.query.significance import sample_deviation
@@ -50,15 +51,16 @@ class Spread:
 class RunGroup:
     """Runs that are alike in `key`, the newest first; `finished` of them finished.
 
-    `tag` is the one that all of them have, "" for several; `name` says how they differ from the
-    groups that they stand with. `cells` has for each column a Spread of the numbers of the runs
-    that count, the value that these share, or None. `warnings` say what to know before the means
-    are believed.
+    `tag` is the one that all of them have, "" for several; `name` says how they differ from all
+    groups of the question, `short` the same in few cells. `cells` has for each column a Spread of
+    the numbers of the runs that count, the value that these share, or None. `warnings` say what to
+    know before the means are believed.
     """
 
     key: tuple[Any, ...]
     tag: str
     name: ShownName
+    short: str
     ids: tuple[str, ...]
     finished: int
     cells: tuple[Any, ...]
@@ -161,7 +163,8 @@ class Grouping:
         facts = Members.of(shown)
         end = 0
         found = []
-        for key, name in zip(keys, self._names(keys), strict=True):
+        for key in keys:
+            name, short = self._names[key]
             members = self._members[key]
             counted = self._choose(key)
             pairs = zip(columns, cells_of, strict=True)
@@ -175,6 +178,7 @@ class Grouping:
                 tuple(map(from_cell, key)),
                 self._tag(key),
                 name,
+                short,
                 ids,
                 finished,
                 cells,
@@ -188,8 +192,10 @@ class Grouping:
         tags = {self._tags[place] or "" for place in self._members[key]}
         return tags.pop() if len(tags) == 1 else ""
 
-    def _names(self, keys: Sequence[tuple[Cell, ...]]) -> list[ShownName]:
-        """Return the names of groups, by what their newest runs have."""
+    @cached_property
+    def _names(self) -> dict[tuple[Cell, ...], tuple[ShownName, str]]:
+        """Names of all groups by what their newest runs have, whole and short."""
+        keys = self._keys
         newest = self._selection.at([self._members[key][0] for key in keys])
         configs: list[dict[str, Any]] = [{} for _ in keys]
         defaults: list[dict[str, Any]] = []
@@ -203,13 +209,15 @@ class Grouping:
             for config, key in zip(configs, keys, strict=True):
                 if column is not SETTING and column.name != "tag" and key[i] is not None:
                     config[column.name] = from_cell(key[i])
-        return name_together(
+        names = name_together(
             configs,
             defaults,
             list(map(self._tag, keys)),
             newest.ids(),
             without=without,
         )
+        pairs = zip(names, fit_names(names, SHORT_CELLS), strict=True)
+        return dict(zip(keys, pairs, strict=True))
 
     def _choose(self, key: tuple[Cell, ...]) -> Sequence[int]:
         return choose_counted(self._members[key], lambda place: self._statuses[place])

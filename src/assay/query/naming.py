@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-from assay.core.terminal import cell_count
+from assay.core.terminal import cell_count, elide
 from assay.query.columns import MISSING, show_apart
 from assay.store.cells import identify
 
 _MOST_KEYS = 6
 _LEAST_COMMON = 6
+_SHORT_TAG = 12
 _LEFT_OUT = "..."
+_MISSING = "-"  # as `show_apart` writes it
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,30 +103,49 @@ def count_values(
     return found
 
 
+SHORT_CELLS = 28
+"""Cells of a name where space is short: in a row, a legend."""
+
+
 def fit_names(names: Sequence[ShownName], width: int) -> list[str]:
     """Return names of at most `width` cells, if they stay apart; what is common goes first.
 
-    First the tag goes, then the keys, then what the values of a key have in common. What differs
-    is never cut, though it takes more.
+    First the tag goes, then the keys, the tag too, then what the values of a key have in common.
+    What differs is never cut, though it takes more; a long tag is, where all stay apart.
     """
-    found = list(map(str, names))
-    for tag, keys in ((False, True), (False, False)):
-        if max(map(cell_count, found), default=0) <= width:
-            return found
-        shorter = [name.write(tag=tag, keys=keys) for name in names]
-        if len(set(shorter)) == len(shorter) and all(shorter):
-            found = shorter
+    values = [_without_missing(name) for name in names]
+    clipped = [replace(name, tag=elide(name.tag, _SHORT_TAG)) for name in values]
+    forms = [
+        list(map(str, names)),
+        [name.write(tag=False) for name in names],
+        [name.write(keys=False) for name in clipped],
+        [name.write(tag=False, keys=False) for name in values],
+        [name.write(tag=False, keys=False) for name in names],
+    ]
+    known = [each for each in forms if _are_apart(each)] or forms[:1]
+    fitting = (each for each in known if max(map(cell_count, each), default=0) <= width)
+    found = next(fitting, known[-1])
     if max(map(cell_count, found), default=0) <= width:
         return found
     lists = [[value for _, value in name.settings] for name in names]
-    columns = [_without_common(values) for values in zip(*lists, strict=True)]
+    columns = [_without_common(cells) for cells in zip(*lists, strict=True)]
     if not columns:
         return found
     shorter = [
-        " ".join(filter(None, [*values, name.id]))
-        for values, name in zip(zip(*columns, strict=True), names, strict=True)
+        " ".join(filter(None, [*cells, name.id]))
+        for cells, name in zip(zip(*columns, strict=True), names, strict=True)
     ]
-    return shorter if len(set(shorter)) == len(shorter) else found
+    return shorter if _are_apart(shorter) else found
+
+
+def _are_apart(texts: Sequence[str]) -> bool:
+    return len(set(texts)) == len(texts) and all(texts)
+
+
+def _without_missing(name: ShownName) -> ShownName:
+    """Return a name without the keys that its run lacks."""
+    settings = tuple(pair for pair in name.settings if pair[1] != _MISSING)
+    return replace(name, settings=settings)
 
 
 def shorten_keys(keys: Sequence[str]) -> dict[str, str]:

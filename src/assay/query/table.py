@@ -46,6 +46,8 @@ _ELASTIC = ("tag", "desc", "note", "reason", "labels", "project", "folder", "par
 _LEAST_CELLS = 8
 _SHOWN_ROWS = 40
 _DEFAULT_METRICS = 3
+_DEFAULT_KEYS = 2
+_LOOKED_AT = 200
 
 
 @dataclass(frozen=True, repr=False)
@@ -494,6 +496,22 @@ def default_columns(selection: Selection) -> list[str]:
         key=lambda name: (name.startswith(COSTS), name.startswith("train/"), name == "epoch")
     )
     return names or metrics[:_DEFAULT_METRICS]
+
+
+def choose_columns(selection: Selection, *, grouped: bool) -> list[str]:
+    """Return the columns of runs or groups that nobody has chosen any for.
+
+    Those are results that the selection has, then the keys that differ most. The newest runs of a
+    large selection speak for it.
+    """
+    part = selection.part(0, _LOOKED_AT)
+    results = default_columns(part)
+    has_best = any(row is not None and row.written.best_metric for row in part.rows())
+    counts = count_values(*part.configs())
+    keys = sorted(counts, key=lambda key: (key == "seed", -counts[key], key))
+    shown = [key for key in keys if not (grouped and key == "seed")][:_DEFAULT_KEYS]
+    names = map(selection.catalog.names().of_key, shown)
+    return [*(["best"] if has_best and not grouped else results), *names]
 
 
 def differing_keys(selection: Selection, without: Sequence[str] = ()) -> list[str]:

@@ -19,7 +19,7 @@ from assay.core.errors import InputError, RecordError, choose, did_you_mean
 from assay.core.formatting import count, name_some, number
 from assay.query.catalog import Asked, Catalog
 from assay.query.columns import COLUMNS, Column, show_value
-from assay.query.drawing import DrawnCurve, keep_extremes
+from assay.query.drawing import DrawnCurve, choose_strokes, keep_extremes
 from assay.query.find import select_runs
 from assay.query.groups import BY_CONFIG, Spread, compute_spread
 from assay.query.naming import count_values
@@ -68,15 +68,15 @@ class FigureRequest:
 class FigureItem:
     """One group in a panel: a line, a bar, a point, a cell or a matrix, with the runs in it.
 
-    `repeats` says how many runs of how many, "" for one of one. Items of one `place` look alike in
-    all panels. `values` has `x`, `y` and `band` of a curve; the keys of a point or bar, `mean`,
-    `std` and `n`, the interval `low` to `high`, and the values of its `runs`; `names` and `counts`
-    [true][predicted] of a confusion.
+    `repeats` says how many runs of how many, "" for one of one. Items of one `stroke`, the numbers
+    of a colour and a dash, look alike in all panels. `values` has `x`, `y` and `band` of a curve;
+    the keys of a point or bar, `mean`, `std` and `n`, the interval `low` to `high`, and the values
+    of its `runs`; `names` and `counts` [true][predicted] of a confusion.
     """
 
     group: str
     repeats: str
-    place: int
+    stroke: tuple[int, int]
     runs: tuple[str, ...]
     values: Mapping[str, Any]
 
@@ -105,7 +105,7 @@ class _Group:
     """Runs of one group; `counted` are those whose numbers count, `cells` one a key."""
 
     label: str
-    place: int
+    stroke: tuple[int, int]
     runs: tuple[str, ...]
     counted: Sequence[str]
     cells: Mapping[str, Any]
@@ -157,16 +157,17 @@ class _ChosenRuns:
         asked = Asked(group=by or self.request.by, ignored=self.request.ignored)
         self.columns([name for name in asked.group if name != BY_CONFIG])
         groups = self._catalog.group(self._selection, asked).groups(keys, 0, None)
+        strokes = choose_strokes(str(each.name) for each in groups)
         return [
             _Group(
                 str(each.name),
-                place,
+                strokes[str(each.name)],
                 each.ids,
                 choose_counted(each.ids, self._statuses.__getitem__),
                 dict(zip([key.name for key in keys], each.cells, strict=True)),
                 each.warnings,
             )
-            for place, each in enumerate(groups)
+            for each in groups
         ]
 
     def item(self, group: _Group, runs: Iterable[str], values: Mapping[str, Any]) -> FigureItem:
@@ -176,7 +177,7 @@ class _ChosenRuns:
         has_ended = any(self._statuses[run] == "finished" for run in group.counted)
         repeats = f"(n = {part}{'' if has_ended else ', none finished'})" if total > 1 else ""
         return FigureItem(
-            group=group.label, repeats=repeats, place=group.place, runs=shown, values=values
+            group=group.label, repeats=repeats, stroke=group.stroke, runs=shown, values=values
         )
 
     def leave_out(self, group: _Group, shown: Container[str], name: str) -> dict[str, str]:

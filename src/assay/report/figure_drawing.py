@@ -11,7 +11,7 @@ import numpy as np
 from assay.core.errors import InputError, MissingExtraError, choose
 from assay.core.formatting import count
 from assay.core.terminal import elide, visible
-from assay.query.drawing import COLORS
+from assay.query.drawing import COLORS, label_ticks
 from assay.query.groups import Spread
 from assay.query.significance import LEVEL
 from assay.report.figure_data import (
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-DASHES = ("-", "--", ":", "-.")
-"""Dashes of lines past the last colour: 32 lines look different."""
+LINE_STYLES = ("-", "--", ":", "-.")
+"""Dashes of the page as matplotlib has them: 32 lines look different."""
 
-_MOST_LINES = len(COLORS) * len(DASHES)
+_MOST_LINES = len(COLORS) * len(LINE_STYLES)
 
 STYLES: Mapping[str, float] = {
     "screen": 6.4,
@@ -156,8 +156,8 @@ def _text(text: str, cells: int = 200) -> str:
 def _draw_curves(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str, str]:
     for item in panel.items:
         line = as_curve(item)
-        color = COLORS[item.place % len(COLORS)]
-        dashes = DASHES[item.place // len(COLORS) % len(DASHES)]
+        slot, dash = item.stroke
+        color, dashes = COLORS[slot], LINE_STYLES[dash]
         label = _text(item.label, _LABEL_CELLS)
         marker = "" if len(line.xs) > 1 else "o"
         axes.plot(line.xs, line.ys, label=label, color=color, linestyle=dashes, marker=marker)
@@ -193,20 +193,36 @@ def _draw_scatter(axes: Axes, panel: Panel, request: FigureRequest) -> tuple[str
     is_named = 1 < len(panel.items) <= len(COLORS)
     for item in panel.items:
         label = _text(item.label, _LABEL_CELLS) if is_named else None
-        color = COLORS[item.place % len(COLORS) if is_named else 0]
+        color = COLORS[item.stroke[0] if is_named else 0]
         x, mean, std = (item.values[name] for name in (key, "mean", "std"))
         axes.errorbar(x, mean, std, label=label, color=color, fmt="o", elinewidth=0.8, capsize=2)
     return _scale(axes, request, key, panel.title)
 
 
 def _scale(axes: Axes, request: FigureRequest, x: str, y: str) -> tuple[str, str]:
-    if "x" in request.log:
-        axes.set_xscale("log")
-        _label_logs(axes.xaxis)
-    if "y" in request.log:
-        axes.set_yscale("log")
-        _label_logs(axes.yaxis)
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if name in request.log:
+            (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+            _label_logs(axis)
+        else:
+            axis.set_major_formatter(_tick_labels())
     return x, y
+
+
+def _tick_labels() -> Any:
+    """Return a formatter with the digits that ticks need: matplotlib's writes an offset aside."""
+    from matplotlib.ticker import Formatter
+
+    class TickLabels(Formatter):
+        """Labels of the page, for matplotlib."""
+
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return label_ticks([x])[0]
+
+        def format_ticks(self, values: Sequence[float]) -> list[str]:
+            return label_ticks(list(values))
+
+    return TickLabels()
 
 
 def _label_logs(axis: Any) -> None:

@@ -10,10 +10,12 @@ import { Button, IconButton } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
+import { restText, useLimited } from "../../parts/more";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
+import { Stroke } from "../../parts/stroke";
 import type { CompareSearch } from "../../state/address";
-import { useStyles, type Style } from "../../state/colors";
+import { useStyles, type Named, type Style } from "../../state/colors";
 import { age, cell, count, duration, number, whole } from "../../state/format";
 import { useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
@@ -83,24 +85,21 @@ function AddRun({ ids, onAdd }: { ids: readonly string[]; onAdd: (id: string) =>
   );
 }
 
-/** The line that a run is drawn with: two runs may have one colour, the second is dashed. */
-function Stroke({ style }: { style: Style }) {
-  return (
-    <svg className={styles.stroke} width="18" height="10" aria-hidden="true">
-      <line x1="0" y1="5" x2="18" y2="5" stroke={style.color} strokeWidth="3" strokeDasharray={style.dash.join(" ")} />
-    </svg>
-  );
-}
-
 function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
   const runs = facts.runs;
   const drop = (id: string) => onChange({ runs: (search.runs ?? "").split(",").filter((each) => each !== id).join(","), base: search.base === id ? "" : search.base });
   const { isDark } = useShared();
-  const strokes = useStyles(useStable(runs.map((run) => run.id)), isDark);
+  const named = useStable(runs.map(({ id }) => ({ id, label: facts.names[id] ?? id })));
+  const looks = useStyles(named, isDark);
   const style = { "--runs": runs.length } as CSSProperties;
   return (
     <div className={styles.scroll}>
       <p className={styles.sentence}>{facts.sentence || "These runs are the same in everything that was recorded."}</p>
+      {facts.warnings.map((warning) => (
+        <p key={warning} className={styles.warning}>
+          <Icon name="warning" size={14} /> {warning}
+        </p>
+      ))}
       {facts.gone.length > 0 && (
         <p className={styles.gone} role="alert">
           {facts.gone.join(", ")} {facts.gone.length === 1 ? "is" : "are"} not there any more.
@@ -115,11 +114,11 @@ function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearc
               {runs.map((run, at) => (
                 <th key={run.id} scope="col">
                   <div className={styles.run}>
-                    <Stroke style={strokes.get(run.id)!} />
-                    <Link to="/runs/$id" params={{ id: run.id }} className="ellipsis" title={`${run.tag} ${run.id}`}>
-                      {run.tag || run.id}
+                    <Stroke {...looks.get(run.id)!} width={18} />
+                    <Link to="/runs/$id" params={{ id: run.id }} className="ellipsis" title={`${facts.names[run.id]}\n${run.tag} ${run.id}`}>
+                      {facts.names[run.id] ?? run.id}
                     </Link>
-                    <IconButton icon="cross" label={`Leave ${run.tag || run.id} out`} size={12} onClick={() => drop(run.id)} />
+                    <IconButton icon="cross" label={`Leave ${facts.names[run.id] ?? run.id} out`} size={12} onClick={() => drop(run.id)} />
                   </div>
                   <div className={styles.under}>
                     <code>{run.id}</code>
@@ -170,7 +169,7 @@ function Whole({ facts, search, onChange }: { facts: Facts; search: CompareSearc
         </table>
       </div>
       <Code facts={facts} />
-      <Curves facts={facts} search={search} onChange={onChange} />
+      <Curves facts={facts} runs={named} looks={looks} search={search} onChange={onChange} />
     </div>
   );
 }
@@ -199,8 +198,7 @@ function SectionLine({ title, rows, equal, count: runs }: { title: string; rows:
 const MOST_ROWS = 40;
 
 function Keys({ title, rows, equal, count: runs }: { title: string; rows: Facts["config"]; equal: number; count: number }) {
-  const [isWhole, setWhole] = useState(false);
-  const shown = isWhole ? rows : rows.slice(0, MOST_ROWS);
+  const [shown, more] = useLimited(rows, MOST_ROWS);
   return (
     <tbody>
       <SectionLine title={title} rows={rows.length} equal={equal} count={runs} />
@@ -213,13 +211,9 @@ function Keys({ title, rows, equal, count: runs }: { title: string; rows: Facts[
           ))}
         </Line>
       ))}
-      {shown.length < rows.length && (
+      {more && (
         <tr>
-          <td colSpan={runs + 1}>
-            <Button kind="quiet" onClick={() => setWhole(true)}>
-              {count(rows.length - shown.length)} more
-            </Button>
-          </td>
+          <td colSpan={runs + 1}>{more}</td>
         </tr>
       )}
     </tbody>
@@ -270,7 +264,7 @@ function Numbers({ facts }: { facts: Facts }) {
                 {group && hasRepeats(row) && (
                   <div className={styles.group}>
                     <span>
-                      <Spread value={group} /> (n {group.count})
+                      <Spread value={group} /> (n = {group.count})
                     </span>
                     {test && (
                       <span title={`Welch's test: difference of the means ${number(test.difference)}, two-sided p = ${test.p}`}>
@@ -297,6 +291,8 @@ function Numbers({ facts }: { facts: Facts }) {
   );
 }
 
+const MOST_CHANGES = 3;
+
 function Code({ facts }: { facts: Facts }) {
   const [open, setOpen] = useState<string | null>(null);
   const base = facts.runs[0];
@@ -320,13 +316,13 @@ function Code({ facts }: { facts: Facts }) {
                 <Icon name={isOpen ? "chevron" : "right"} size={14} />
                 <code>{file.path}</code>
                 <span className="quiet">
-                  {others.map(({ run, change }) => `${change} in ${run.tag || run.id}${run.tag ? ` ${run.id.slice(0, 4)}` : ""}`).slice(0, 3).join(", ")}
-                  {others.length > 3 && `, and ${others.length - 3} more`}
+                  {others.map(({ run, change }) => `${change} in ${facts.names[run.id] ?? run.id}`).slice(0, MOST_CHANGES).join(", ")}
+                  {others.length > MOST_CHANGES && `, ${restText(others.length - MOST_CHANGES, "open it")}`}
                 </span>
               </button>
               {isOpen && base && (
                 <Suspense fallback={null}>
-                  <FileDiff base={base} others={others} path={file.path} />
+                  <FileDiff base={base} others={others} names={facts.names} path={file.path} />
                 </Suspense>
               )}
             </li>
@@ -337,16 +333,15 @@ function Code({ facts }: { facts: Facts }) {
   );
 }
 
-function Curves({ facts, search, onChange }: { facts: Facts; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
+function Curves({ facts, runs, looks, search, onChange }: { facts: Facts; runs: readonly Named[]; looks: ReadonlyMap<string, Style>; search: CompareSearch; onChange: (changes: Partial<CompareSearch>, stays?: boolean) => void }) {
   const metrics = useStable(useMemo(() => facts.metrics.map((row) => row.name).sort(), [facts.metrics]));
-  const runs = useStable(facts.runs.map((run) => ({ id: run.id, label: run.tag ? `${run.tag} ${run.id.slice(0, 4)}` : run.id })));
   const charts = useCharts(search, onChange, useLayout(), metrics);
   return (
     <section aria-label="Curves">
       <div className={styles.curvesBar}>
         <AxisBar {...charts.bar} />
       </div>
-      <Panels {...charts.panels} runs={runs} place="compare" />
+      <Panels {...charts.panels} runs={runs} looks={looks} place="compare" />
     </section>
   );
 }

@@ -11,10 +11,11 @@ import styles from "./compare.module.css";
 interface FileDiffProps {
   base: RunLine;
   others: readonly { run: RunLine; change: string }[];
+  names: Readonly<Record<string, string>>;
   path: string;
 }
 
-export function FileDiff({ base, others, path }: FileDiffProps) {
+export function FileDiff({ base, others, names, path }: FileDiffProps) {
   const { isDark } = useShared();
   const isWide = useMedia("(min-width: 1000px)");
   const [at, setAt] = useState(0);
@@ -27,9 +28,9 @@ export function FileDiff({ base, others, path }: FileDiffProps) {
     <div className={styles.diff}>
       {others.length > 1 && (
         <div className={styles.choices} role="toolbar" aria-label="Against">
-          {others.slice(0, 20).map(({ run }, index) => (
+          {others.map(({ run }, index) => (
             <Button key={run.id} kind={index === at ? "plain" : "quiet"} aria-pressed={index === at} onClick={() => setAt(index)}>
-              {run.tag} {run.id.slice(0, 4)}
+              {names[run.id] ?? run.id}
             </Button>
           ))}
         </div>

@@ -8,6 +8,7 @@ import { Button } from "../../parts/button";
 import { Empty, Failure } from "../../parts/failure";
 import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
+import { Rest, useLimited } from "../../parts/more";
 import { Picker } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
 import type { ParametersSearch } from "../../state/address";
@@ -136,6 +137,9 @@ function Views({ facts, importance, metric, isLow, keys, search, isDark, project
     const others = brushes.filter((each) => each.name !== name);
     onChange({ b: [...others, ...(range ? [{ name, ...range }] : [])].map(showBrush) });
   };
+  const target = places.get(metric) ?? [];
+  const having = chosen.filter((row) => (target[row] ?? null) !== null).length;
+  const unnamed = scales.filter((scale) => scale.unnamed > 0);
   const y = scales.find((scale) => scale.name === metric);
   const x = scales.find((scale) => scale.name === search.x && scale.name !== metric) ?? scales.find((scale) => scale.name !== metric);
   return (
@@ -143,8 +147,11 @@ function Views({ facts, importance, metric, isLow, keys, search, isDark, project
       <section aria-label="Parallel coordinates" className={styles.card}>
         <Parallel scales={scales} places={places} rows={facts.ids.length} chosen={chosen} brushes={brushes} metric={metric} isLow={isLow} isDark={isDark} onBrush={brush} />
         <p className={styles.hint}>
-          {count(chosen.length)} of {count(facts.ids.length)} runs chosen. Drag on an axis to choose a part of it, click it to choose all; strong lines have {isLow ? "low" : "high"} values of {metric}.
-          {facts.total > facts.ids.length && ` The first ${count(facts.ids.length)} of ${count(facts.total)} are drawn.`}
+          {count(chosen.length)} of {count(facts.ids.length)} runs chosen{having < chosen.length && `, ${count(having)} of them have ${metric}`}. Drag on an axis to choose a part of it, click it to choose all; strong lines have {isLow ? "low" : "high"} values of {metric}.
+          <Rest count={facts.total - facts.ids.length} of="runs that are not drawn" at="a filter chooses fewer" />
+          {unnamed.map(({ name, unnamed: rest }) => (
+            <Rest key={name} count={rest} of={`values of ${name} without a label`} at="the table below has them" />
+          ))}
         </p>
       </section>
       <div className={styles.two}>
@@ -172,6 +179,7 @@ interface ImportanceProps {
 }
 
 function Importance({ facts, shown, onShow }: ImportanceProps) {
+  const [listed, more] = useLimited(facts.keys, MOST_LISTED);
   return (
     <section aria-label="Importance" className={styles.card}>
       <div className={styles.wide}>
@@ -186,7 +194,7 @@ function Importance({ facts, shown, onShow }: ImportanceProps) {
             </tr>
           </thead>
           <tbody>
-            {facts.keys.slice(0, MOST_LISTED).map((line) => (
+            {listed.map((line) => (
               <tr key={line.key} data-shown={line.key === shown || undefined}>
                 <th scope="row">
                   <button type="button" title="Show it in the scatter plot" onClick={() => onShow(line.key)}>
@@ -206,6 +214,7 @@ function Importance({ facts, shown, onShow }: ImportanceProps) {
           </tbody>
         </table>
       </div>
+      {more}
       <p className={styles.hint}>
         Of {count(facts.runs)} runs.{" "}
 Each key is looked at alone: shares do not add up.{facts.left_out.length > 0 && ` ${count(facts.left_out.length)} keys that most of these runs lack are not ranked.`}
@@ -241,12 +250,13 @@ interface ChosenProps {
 
 /** The chosen runs as a table, the best of the metric first: what the lines show, for those who cannot see or drag them. */
 function Chosen({ facts, scales, chosen, metric, isLow, project, isAll, onClear }: ChosenProps) {
-  const listed = useMemo(() => {
+  const ranked = useMemo(() => {
     const target = valuesOf(facts, metric);
     const known = chosen.filter((row) => typeof target[row] === "number");
     const sign = isLow ? 1 : -1;
-    return known.sort((a, b) => sign * ((target[a] as number) - (target[b] as number))).slice(0, MOST_LISTED);
+    return known.sort((a, b) => sign * ((target[a] as number) - (target[b] as number)));
   }, [chosen, facts, metric, isLow]);
+  const [listed, more] = useLimited(ranked, MOST_LISTED);
   const ids = chosen.slice(0, MOST_LINKED).map((row) => facts.ids[row]!);
   const search = project ? { project } : {};
   return (
@@ -256,9 +266,10 @@ function Chosen({ facts, scales, chosen, metric, isLow, project, isAll, onClear 
           {isLow ? "Lowest" : "Highest"} {metric}
         </h2>
         <Link to="/" search={{ ...search, sel: ids.join(",") }}>
-          Curves of {ids.length < chosen.length ? "the first " : ""}
+          Curves of 
           {count(ids.length)}
         </Link>
+        <Rest count={chosen.length - ids.length} at="a brush or a filter chooses fewer" />
         {chosen.length > 1 && chosen.length <= 50 && (
           <Link to="/compare" search={{ ...search, runs: ids.join(",") }}>
             Compare
@@ -301,6 +312,7 @@ function Chosen({ facts, scales, chosen, metric, isLow, project, isAll, onClear 
           </tbody>
         </table>
       </div>
+      {more}
     </section>
   );
 }

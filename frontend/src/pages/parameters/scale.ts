@@ -12,6 +12,8 @@ export interface Scale {
   name: string;
   kind: "number" | "log" | "category";
   ticks: readonly Tick[];
+  /** How many values have no tick for want of room. */
+  unnamed: number;
   /** Return the place of a value from 0 to 1, null where it has none. */
   place: (value: Value) => number | null;
 }
@@ -39,9 +41,9 @@ function numberScale(name: string, numbers: readonly number[]): Scale {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  if (!numbers.length) return { name, kind: "number", ticks: [], place: () => null };
+  if (!numbers.length) return { name, kind: "number", ticks: [], unnamed: 0, place: () => null };
   if (low === high) {
-    return { name, kind: "number", ticks: [{ at: 0.5, text: number(low) }], place: (value) => (typeof value === "number" ? 0.5 : null) };
+    return { name, kind: "number", ticks: [{ at: 0.5, text: number(low) }], unnamed: 0, place: (value) => (typeof value === "number" ? 0.5 : null) };
   }
   const isLog = low > 0 && high / low > LOG_SPAN;
   const forward = isLog ? Math.log10 : (value: number) => value;
@@ -51,12 +53,12 @@ function numberScale(name: string, numbers: readonly number[]): Scale {
   const place = (value: Value): number | null =>
     typeof value === "number" && Number.isFinite(value) ? (forward(value) - begin) / span : null;
   const own = ownTicks(numbers, place);
-  if (own) return { name, kind: isLog ? "log" : "number", ticks: own, place };
+  if (own) return { name, kind: isLog ? "log" : "number", ticks: own, unnamed: 0, place };
   const ticks = Array.from({ length: TICKS }, (_, index) => {
     const at = index / (TICKS - 1);
     return { at, text: number(Number(back(begin + at * span).toPrecision(3))) };
   });
-  return { name, kind: isLog ? "log" : "number", ticks, place };
+  return { name, kind: isLog ? "log" : "number", ticks, unnamed: 0, place };
 }
 
 /** Return a tick for each value of a column that has few; null where they are many, or would lie on each other. */
@@ -75,7 +77,7 @@ function categoryScale(name: string, found: readonly string[]): Scale {
   const at = new Map(texts.map((text, index) => [text, (index + 0.5) / texts.length]));
   const step = Math.ceil(texts.length / MOST_NAMED);
   const ticks = texts.filter((_, index) => index % step === 0).map((text) => ({ at: at.get(text)!, text }));
-  return { name, kind: "category", ticks, place: (value) => (value === null ? null : (at.get(String(value)) ?? null)) };
+  return { name, kind: "category", ticks, unnamed: texts.length - ticks.length, place: (value) => (value === null ? null : (at.get(String(value)) ?? null)) };
 }
 
 /** A part of an axis that rows have to lie in, from 0 to 1. */

@@ -9,12 +9,15 @@ import { Markdown } from "../../parts/markdown";
 import { bytes as size, count, isLongInteger, number } from "../../state/format";
 import { useShared } from "../../state/site";
 import type { TabProps } from "./tab";
+import { Rest, useLimited } from "../../parts/more";
 import styles from "./artifacts.module.css";
 
 type Artifact = Schema["ArtifactFacts"];
 
 const MOST_TEXT = 200_000;
+const MOST_SMALL = 20_000;
 const MOST_ROWS = 500;
+const MOST_FEW = 12;
 
 export function Artifacts({ run, search, onChange }: TabProps) {
   const groups = useMemo(() => versionsOf(run.artifacts), [run.artifacts]);
@@ -205,11 +208,17 @@ function TextContent({ id, artifact, isLarge }: { id: string; artifact: Artifact
   });
   if (text.error) return <Failure error={text.error} />;
   if (text.data === undefined) return null;
-  const shown = text.data.slice(0, isLarge ? MOST_TEXT : 20_000);
+  const most = isLarge ? MOST_TEXT : MOST_SMALL;
+  const shown = text.data.slice(0, most);
   if (artifact.kind === "histogram") return <Histogram text={text.data} />;
-  if (artifact.kind === "table" || /\.csv$/i.test(artifact.name)) return <CsvTable text={shown} most={isLarge ? MOST_ROWS : 12} />;
-  if (/\.md$/i.test(artifact.name)) return <Markdown text={shown} />;
-  return <pre className={styles.text}>{shown}</pre>;
+  if (artifact.kind === "table" || /\.csv$/i.test(artifact.name)) return <CsvTable text={text.data} most={isLarge ? MOST_ROWS : MOST_FEW} />;
+  if (/\.md$/i.test(artifact.name)) return <Markdown text={text.data} />;
+  return (
+    <>
+      <pre className={styles.text}>{shown}</pre>
+      <Rest count={text.data.length - most} of="characters" at={isLarge ? "its file has them" : "enlarge it"} />
+    </>
+  );
 }
 
 interface HistogramData {
@@ -227,7 +236,7 @@ function Histogram({ text }: { text: string }) {
       return null;
     }
   }, [text]);
-  if (!found) return <pre className={styles.text}>{text.slice(0, 2000)}</pre>;
+  if (!found) return <pre className={styles.text}>{text}</pre>;
   const most = Math.max(1, ...found.counts);
   const first = found.edges[0] ?? 0;
   const last = found.edges.at(-1) ?? 1;
@@ -251,8 +260,8 @@ function Histogram({ text }: { text: string }) {
 }
 
 function CsvTable({ text, most }: { text: string; most: number }) {
-  const rows = useMemo(() => parseCsv(text).slice(0, most + 1), [text, most]);
-  const [head = [], ...body] = rows;
+  const [head = [], ...all] = useMemo(() => parseCsv(text), [text]);
+  const [body, more] = useLimited(all, most);
   return (
     <div className={styles.tableBox}>
       <table className={styles.table}>
@@ -275,6 +284,7 @@ function CsvTable({ text, most }: { text: string; most: number }) {
           ))}
         </tbody>
       </table>
+      {more}
     </div>
   );
 }

@@ -2,6 +2,7 @@
 import { CopyLine } from "../../parts/copy";
 import { age, count, duration, moment } from "../../state/format";
 import { Status } from "../../table/cells";
+import { useLimited } from "../../parts/more";
 import type { TabProps } from "./tab";
 import styles from "./run.module.css";
 
@@ -9,6 +10,7 @@ const MOST_EVENTS = 500;
 
 export function Attempts({ run }: TabProps) {
   const now = Date.now() / 1000;
+  const [events, more] = useLimited(run.events, MOST_EVENTS, true);
   return (
     <div className={styles.block}>
       {[...run.attempts].reverse().map((attempt) => (
@@ -38,9 +40,10 @@ export function Attempts({ run }: TabProps) {
       ))}
       <section>
         <h2>Events</h2>
+        {more}
         <table className={styles.list}>
           <tbody>
-            {run.events.slice(-MOST_EVENTS).map((event) => (
+            {events.map((event) => (
               <tr key={`${event.at} ${event.kind} ${event.text}`} data-kind={event.kind}>
                 <td title={moment(event.at)}>{moment(event.at).slice(11)}</td>
                 <td className="number">{event.step === null ? "" : count(event.step)}</td>

@@ -4,7 +4,9 @@ import { AxisBar } from "../../chart/axisbar";
 import { Panels } from "../../chart/panels";
 import { useCharts, useLayout } from "../../chart/use-charts";
 import { Empty } from "../../parts/failure";
+import { useStyles } from "../../state/colors";
 import { useRunMarks } from "../../state/marks";
+import { useShared } from "../../state/site";
 import { useStable } from "../../state/stable";
 import type { TabProps } from "./tab";
 import styles from "./run.module.css";
@@ -12,6 +14,7 @@ import styles from "./run.module.css";
 export function Curves({ run, search, onChange }: TabProps) {
   const metrics = useStable(useMemo(() => run.metrics.map((metric) => metric.name).sort(), [run.metrics]));
   const runs = useStable([{ id: run.line.id, label: run.line.tag || run.line.id }]);
+  const looks = useStyles(runs, useShared().isDark);
   const charts = useCharts(search, onChange, useLayout(), metrics);
   const marks = useRunMarks(run.line.id);
   return (
@@ -23,7 +26,7 @@ export function Curves({ run, search, onChange }: TabProps) {
         {metrics.length === 0 ? (
           <Empty title="Nothing was logged yet.">The first points come here by themselves.</Empty>
         ) : (
-          <Panels {...charts.panels} runs={runs} marks={marks} place={`run-${run.line.id}`} />
+          <Panels {...charts.panels} runs={runs} looks={looks} marks={marks} place={`run-${run.line.id}`} />
         )}
       </div>
     </div>

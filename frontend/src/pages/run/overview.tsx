@@ -6,10 +6,14 @@ import { EMPTY_LAYOUT } from "../../chart/layout";
 import { Button } from "../../parts/button";
 import { CopyLine } from "../../parts/copy";
 import { Markdown } from "../../parts/markdown";
+import { Rest, useLimited } from "../../parts/more";
 import { complain, say } from "../../parts/toast";
 import { age, cell, count, duration, isLongInteger, moment, number, whole } from "../../state/format";
+import { showPanel } from "../../state/address";
+import { useStyles } from "../../state/colors";
 import { useRunMarks } from "../../state/marks";
 import { useShared } from "../../state/site";
+import { useStable } from "../../state/stable";
 import { Content, versionsOf } from "./artifacts";
 import type { RunFacts, TabProps } from "./tab";
 import styles from "./run.module.css";
@@ -19,6 +23,8 @@ const MOST_PICTURES = 4;
 
 export function Overview({ run, onChange }: TabProps) {
   const marks = useRunMarks(run.line.id);
+  const runs = useStable([{ id: run.line.id, label: run.line.tag || run.line.id }]);
+  const looks = useStyles(runs, useShared().isDark);
   const pinned = mainMetrics(run);
   const warnings = run.events.filter((event) => event.kind === "warned");
   const traceback = run.attempts.at(-1)?.traceback;
@@ -57,7 +63,8 @@ export function Overview({ run, onChange }: TabProps) {
         {pinned.length > 0 && (
           <section className={styles.small} aria-label="Curves">
             <Panels
-              runs={[{ id: run.line.id, label: run.line.tag || run.line.id }]}
+              runs={runs}
+              looks={looks}
               metrics={pinned}
               axis={{ x: "", logX: false, smooth: 0 }}
               zoom={null}
@@ -68,7 +75,10 @@ export function Overview({ run, onChange }: TabProps) {
               isFlat
               onZoom={(zoom) => zoom && onChange({ tab: "curves", z: `${zoom.low}:${zoom.high}` })}
               onLayout={() => undefined}
+              onOptions={(key, options) => onChange({ tab: "curves", o: [showPanel(key, options)].filter(Boolean) })}
+              onLarge={(big) => onChange({ tab: "curves", big })}
             />
+            <Rest count={run.metrics.length - pinned.length} of="metrics" at="the tab Curves" />
           </section>
         )}
         <Pictures run={run} onChange={onChange} />
@@ -82,7 +92,8 @@ export function Overview({ run, onChange }: TabProps) {
 
 /** The newest pictures of a run, each the last version of its name. */
 function Pictures({ run, onChange }: Pick<TabProps, "run" | "onChange">) {
-  const newest = useMemo(() => newestPictures(run.artifacts), [run.artifacts]);
+  const pictures = useMemo(() => newestPictures(run.artifacts), [run.artifacts]);
+  const [newest, more] = useLimited(pictures, MOST_PICTURES);
   if (!newest.length) return null;
   return (
     <section aria-label="Pictures">
@@ -100,13 +111,14 @@ function Pictures({ run, onChange }: Pick<TabProps, "run" | "onChange">) {
           </figure>
         ))}
       </div>
+      {more}
     </section>
   );
 }
 
 function newestPictures(artifacts: readonly Schema["ArtifactFacts"][]): Schema["ArtifactFacts"][] {
   const newest = versionsOf(artifacts.filter((each) => each.media === "image")).map(([, versions]) => versions.at(-1)!);
-  return newest.sort((a, b) => b.at - a.at || a.name.localeCompare(b.name)).slice(0, MOST_PICTURES);
+  return newest.sort((a, b) => b.at - a.at || a.name.localeCompare(b.name));
 }
 
 /** Return the metrics that are looked at first: the best one, the losses. */

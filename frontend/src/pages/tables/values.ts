@@ -7,6 +7,9 @@ import { useShared } from "../../state/site";
 
 const STATISTICS = ["", ".min", ".max", ".mean"];
 
+/** Columns of a new table at first. */
+const MOST_FIRST = 3;
+
 export function useValueChoices(): { choices: Choice[]; bests: string[]; isReady: boolean } {
   const { project } = useShared();
   const names = useQuery(columnsQuery(project));
@@ -19,6 +22,6 @@ export function useValueChoices(): { choices: Choice[]; bests: string[]; isReady
       ...config.map((value) => ({ value, kind: "config" })),
       ...["best", "duration", "step"].map((value) => ({ value, kind: "" })),
     ];
-    return { choices, bests: metrics.filter((name) => /^(valid|test)\//.test(name)).slice(0, 3), isReady: true };
+    return { choices, bests: metrics.filter((name) => /^(valid|test)\//.test(name)).slice(0, MOST_FIRST), isReady: true };
   }, [names.data, names.isError]);
 }

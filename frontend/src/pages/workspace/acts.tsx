@@ -6,12 +6,19 @@ import { Button, IconButton } from "../../parts/button";
 import { copyText } from "../../parts/copy";
 import { Dialog } from "../../parts/dialog";
 import { Menu, MenuItem, MenuLine } from "../../parts/menu";
+import { restText } from "../../parts/more";
 import { complain, say } from "../../parts/toast";
 import { useShared } from "../../state/site";
 import { count, whole } from "../../state/format";
 import type { Rows } from "../../state/rows";
 import { MOST_RERUNS, RerunDialog } from "../queue/rerun";
 import styles from "./workspace.module.css";
+
+const MOST_TOLD = 3;
+const MOST_IN_TABLE = 200;
+/** So many runs are compared side by side. */
+export const MOST_COMPARED = 50;
+export const TOO_MANY = `At most ${MOST_COMPARED} runs are compared at once.`;
 
 type ActName = "archive" | "unarchive" | "remove" | "bring-back" | "label" | "unlabel";
 
@@ -36,7 +43,9 @@ export function useActOnRuns(rows: Rows | null): (act: ActName, ids: readonly st
         );
         if (act === "remove") live.stay(done.refused.map((refusal) => refusal.run));
         if (act === "bring-back") live.stay(done.ids);
-        for (const refusal of done.refused.slice(0, 3)) complain(refusal.problem.what, refusal.problem.what);
+        for (const refusal of done.refused.slice(0, MOST_TOLD)) complain(refusal.problem.what, refusal.problem.what);
+        const untold = done.refused.length - MOST_TOLD;
+        if (untold > 0) say(restText(untold, "they are as they were", "runs refused"));
         if (done.ids.length && !isUndo) {
           const back = UNDO[act];
           say(`${many(done.ids.length)} ${SAID[act]}${labels.length ? `: ${labels.join(", ")}` : ""}`, () => void run(back, done.ids, labels, true));
@@ -112,8 +121,8 @@ export function Acts({ rows, selected, columns, onClear }: ActsProps) {
       <Button
         kind="quiet"
         icon="compare"
-        disabled={ids.length < 2 || ids.length > 50}
-        title={ids.length > 50 ? "At most 50 runs are compared at once" : "Compare (c)"}
+        disabled={ids.length < 2 || ids.length > MOST_COMPARED}
+        title={ids.length > MOST_COMPARED ? TOO_MANY : "Compare (c)"}
         onClick={() => void navigate({ to: "/compare", search: { ...search, runs: ids.join(",") } })}
       >
         Compare
@@ -129,8 +138,9 @@ export function Acts({ rows, selected, columns, onClear }: ActsProps) {
         </Button>
       )}
       <Menu align="end" trigger={<IconButton icon="more" label="More to do with the selected runs" />}>
-        <MenuItem icon="table" onSelect={() => void navigate({ to: "/tables", search: { ...search, from: ids.slice(0, 200).join(",") } })}>
+        <MenuItem icon="table" disabled={ids.length > MOST_IN_TABLE} onSelect={() => void navigate({ to: "/tables", search: { ...search, from: ids.join(",") } })}>
           New table
+          {ids.length > MOST_IN_TABLE && <div className={styles.why}>Of at most {MOST_IN_TABLE} runs.</div>}
         </MenuItem>
         <MenuItem icon="copy" onSelect={() => void exportAs("csv")}>
           Copy as CSV

@@ -4,6 +4,7 @@ import type { ApiError, ColumnNames } from "../../api/client";
 import { IconButton } from "../../parts/button";
 import { Icon } from "../../parts/icons";
 import { ranked } from "../../parts/picker";
+import { Rest } from "../../parts/more";
 import { useShortcuts } from "../../parts/shortcuts";
 import { useMedia } from "../../state/site";
 import styles from "./filter.module.css";
@@ -51,13 +52,14 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
     [names],
   );
   const word = useMemo(() => wordAt(text, place), [text, place]);
-  const offered = useMemo(() => {
+  const matching = useMemo(() => {
     if (!isOpen || word.text.length < 1) return [];
     const before = text.slice(0, word.start).trimEnd();
     const choices = /status\s*(=|!=|==)$/.test(before) ? STATUSES.map((each) => ({ value: each })) : known;
-    const found = ranked(choices, word.text).slice(0, MOST_OFFERED);
+    const found = ranked(choices, word.text);
     return found.length === 1 && found[0]!.value === word.text ? [] : found;
   }, [isOpen, known, text, word]);
+  const offered = matching.slice(0, MOST_OFFERED);
 
   const problem = error?.isOfFilter ? error.problem : null;
   const isShown = problem !== null && text.trimEnd() === value && !offered.length;
@@ -167,6 +169,7 @@ export function Filter({ value, error, names, onChange }: FilterProps) {
             {choice.value}
           </div>
         ))}
+        <Rest count={matching.length - offered.length} at="type on" />
       </div>
       {isShown && (
         <div className={styles.problem} id={`${id}-problem`} role="alert">

@@ -29,7 +29,8 @@ export function Views({ search, layout, onOpen }: ViewsProps) {
   const open = async (chosen: string) => {
     try {
       const found = await data(api.GET("/api/views/{name}", { params: { path: { name: chosen }, query: { project } } }));
-      onOpen({ ...searchOf(found), v: chosen }, layoutOf(found.panels ? JSON.parse(found.panels) : null));
+      const panels: unknown = found.panels ? JSON.parse(found.panels) : null;
+      onOpen({ ...searchOf(found), ...chartsOf(panels), v: chosen }, layoutOf(panels));
     } catch (error) {
       complain(error);
     }
@@ -126,6 +127,8 @@ const EMPTY: Partial<WorkspaceSearch> = {
   smooth: 0,
   x: "",
   logx: false,
+  o: [],
+  by: "",
   archived: false,
   tests: false,
 };
@@ -144,6 +147,12 @@ function searchOf(view: Schema["ViewFacts"]): Partial<WorkspaceSearch> {
   };
 }
 
+/** Return the settings of charts that the panels of a view hold. */
+function chartsOf(panels: unknown): Partial<WorkspaceSearch> {
+  const { o, logx, by } = (panels as { charts?: Record<string, unknown> } | null)?.charts ?? {};
+  return { ...(Array.isArray(o) && { o: o.map(String) }), logx: logx === true, by: typeof by === "string" ? by : "" };
+}
+
 function viewOf(search: WorkspaceSearch, layout: Layout): Schema["ViewFacts"] {
   return {
     name: "",
@@ -155,6 +164,6 @@ function viewOf(search: WorkspaceSearch, layout: Layout): Schema["ViewFacts"] {
     tests: search.tests ?? false,
     smooth: search.smooth ?? 0,
     x: search.x ?? "",
-    panels: JSON.stringify(layout),
+    panels: JSON.stringify({ ...layout, charts: { o: search.o, logx: search.logx, by: search.by } }),
   };
 }

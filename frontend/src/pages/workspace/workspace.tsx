@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useCallback, useMemo, useRef, useState, type PointerEvent } from "react";
-import { api, data, type RunLine } from "../../api/client";
+import { api, data, type RunLine, type Schema } from "../../api/client";
 import { columnsQuery } from "../../api/queries";
 import { AxisBar } from "../../chart/axisbar";
 import { openMetrics, type Layout } from "../../chart/layout";
@@ -16,22 +16,26 @@ import { Head } from "../../parts/frame";
 import { Icon } from "../../parts/icons";
 import { Menu, MenuCheck, MenuItem, MenuLine } from "../../parts/menu";
 import { useActs } from "../../parts/palette";
+import { Rest } from "../../parts/more";
 import { Picker, type Choice } from "../../parts/picker";
 import { useShortcuts } from "../../parts/shortcuts";
+import { say } from "../../parts/toast";
 import { axisOf, parseColumn, parseZoom, showColumn, type ColumnSpec, type WorkspaceSearch } from "../../state/address";
 import { count, isLongInteger } from "../../state/format";
+import { useStyles, type Colored, type Style } from "../../state/colors";
 import { useKept } from "../../state/local";
 import { groupId, idsOf, useRows, type Question, type Rows } from "../../state/rows";
 import { useMedia, useShared } from "../../state/site";
 import { useRunMarks } from "../../state/marks";
 import { useStable } from "../../state/stable";
 import { Cards } from "../../table/cards";
+import type { ShownName } from "../../table/cells";
 import { DEFAULT_SORT, defaultColumns, FACTS, isFact } from "../../table/columns";
 import { ColorPicker, type ColorAsked } from "../../table/color-picker";
 import { useExpanded } from "../../table/expanded";
 import type { Choosing } from "../../table/selecting";
 import { RunsTable } from "../../table/table";
-import { Acts } from "./acts";
+import { Acts, MOST_COMPARED, TOO_MANY } from "./acts";
 import { Filter } from "./filter";
 import { Views } from "./views";
 import styles from "./workspace.module.css";
@@ -47,29 +51,30 @@ export function Workspace() {
   const navigate = useNavigate();
   const isNarrow = useMedia("(max-width: 700px)");
   const names = useQuery(columnsQuery(project));
-  const columns = useMemo(
-    () => (search.c?.length ? search.c.map(parseColumn) : defaultColumns(names.data)),
-    [search.c, names.data],
-  );
-  const own = useMemo(() => columns.map((each) => each.name).filter((name) => !isFact(name)), [columns]);
   const isGrouped = (search.g?.length ?? 0) > 0;
+  const asked = useMemo(() => search.c?.map(parseColumn) ?? null, [search.c]);
   const question: Question = {
     project,
     where: search.w ?? "",
     sort: search.s?.length ? search.s : [DEFAULT_SORT],
-    columns: !search.c?.length && names.isPending ? null : isGrouped ? columns.map((each) => each.name) : own,
+    columns: asked && asked.map((each) => each.name).filter((name) => isGrouped || !isFact(name)),
     group: search.g ?? [],
     archived: search.archived ?? false,
     tests: search.tests ?? false,
   };
   const { rows, isOld, error } = useRows(question);
+  const chosen = useStable(rows.columns.map((column) => column.name));
+  const columns = useMemo(() => asked ?? defaultColumns(chosen, isGrouped), [asked, chosen, isGrouped]);
+  const own = useMemo(() => columns.map((each) => each.name).filter((name) => !isFact(name)), [columns]);
   const kinds = useKinds(rows);
-  const lines = useExpanded(rows, own, project);
+  const lines = useExpanded(rows, chosen, project);
 
   const [cursor, setCursor] = useState(-1);
   const [colorAsked, setColorAsked] = useState<ColorAsked | null>(null);
   const [layout, setLayout] = useLayout();
   const selected = useSelected(rows, search.sel);
+  const drawn = useDrawn(rows, selected, search, isGrouped, layout);
+  const looks = useStyles(drawn.runs, isDark, drawn.values);
   const select = useCallback((ids: readonly string[]) => change({ sel: ids.length ? ids.join(",") : "-" }), [change]);
   const choosing = useChoosing(lines.lineAt, selected, select, cursor, setCursor);
   const setColumns = useCallback((fresh: ColumnSpec[]) => change({ c: fresh.map(showColumn) }, true), [change]);
@@ -90,7 +95,10 @@ export function Workspace() {
     {
       keys: "c",
       text: "Compare the selected runs",
-      run: () => selected.size > 1 && void navigate({ to: "/compare", search: { ...(project && { project }), runs: [...selected].slice(0, 50).join(",") } }),
+      run: () => {
+        if (selected.size > MOST_COMPARED) say(TOO_MANY);
+        else if (selected.size > 1) void navigate({ to: "/compare", search: { ...(project && { project }), runs: [...selected].join(",") } });
+      },
     },
     { keys: "a", text: "Select all", run: () => change({ sel: "*" }) },
     { keys: "escape", text: "Select as at first", run: () => change({ sel: "", z: "" }) },
@@ -167,6 +175,9 @@ export function Workspace() {
             lines={lines}
             columns={columns}
             kinds={kinds}
+            looks={looks}
+            shownNames={drawn.names}
+            onClear={() => change({ w: "" })}
             sort={question.sort}
             selected={selected}
             cursor={cursor}
@@ -192,10 +203,10 @@ export function Workspace() {
         </section>
         <section className={styles.panels} aria-label="Curves">
           <SelectedPanels
-            rows={rows}
             selected={selected}
             search={search}
-            isGrouped={isGrouped}
+            drawn={drawn}
+            looks={looks}
             layout={layout}
             onLayout={setLayout}
             onChange={change}
@@ -220,11 +231,12 @@ function Count({ rows, selected, isGrouped }: { rows: Rows; selected: number; is
 interface TableProps extends Omit<Parameters<typeof RunsTable>[0], "addColumn"> {
   isNarrow: boolean;
   where: string;
+  onClear: () => void;
   choices: readonly Choice[];
   own: readonly string[];
 }
 
-function Table({ isNarrow, where, choices, own, ...props }: TableProps) {
+function Table({ isNarrow, where, choices, own, onClear, ...props }: TableProps) {
   const { rows, columns, onColumns } = props;
   if (rows.error && !rows.isReady) {
     return rows.error.isOfFilter ? <Empty title="The filter chooses no runs yet." /> : <Failure error={rows.error} />;
@@ -237,11 +249,13 @@ function Table({ isNarrow, where, choices, own, ...props }: TableProps) {
     ) : where ? (
       <Empty title="No run is like that.">
         <code>{where}</code>
+        <Button onClick={onClear}>Clear the filter</Button>
       </Empty>
     ) : (
       <Empty title="There are no runs yet.">
-        The first one comes here by itself:
+        The first one comes here by itself, of a config or of a script that calls assay.start:
         <code>assay run CONFIG</code>
+        <code>python SCRIPT.py</code>
       </Empty>
     );
   }
@@ -357,10 +371,10 @@ function GroupMenu({ group, names, onGroup }: { group: readonly string[]; names:
 }
 
 interface SelectedProps {
-  rows: Rows;
   selected: ReadonlySet<string>;
   search: WorkspaceSearch;
-  isGrouped: boolean;
+  drawn: Drawn;
+  looks: ReadonlyMap<string, Style>;
   layout: Layout;
   isAlone: boolean;
   isNarrow: boolean;
@@ -368,80 +382,106 @@ interface SelectedProps {
   onChange: (changes: Partial<WorkspaceSearch>, stays?: boolean) => void;
 }
 
-function SelectedPanels({ rows, selected, search, isGrouped, layout, isAlone, isNarrow, onLayout, onChange }: SelectedProps) {
+/** What is drawn of the selected runs. */
+interface Drawn {
+  /** Each run, or each group as one. */
+  runs: PanelRun[];
+  /** The ids of the runs in it. */
+  ids: readonly string[];
+  names: ReadonlyMap<string, ShownName>;
+  /** Undefined until they are known. */
+  metrics: readonly string[] | undefined;
+  /** Keys in which the runs differ. */
+  keys: readonly string[];
+  /** Values by which lines are coloured, by run or group; null where each has a colour of its own. */
+  values: Colored | null;
+  error: Error | null;
+}
+
+const NO_KEYS: readonly string[] = [];
+
+function useDrawn(rows: Rows, selected: ReadonlySet<string>, search: WorkspaceSearch, isGrouped: boolean, layout: Layout): Drawn {
   const { project } = useShared();
   const ids = useMemo(() => [...selected].slice(0, MOST_DRAWN), [selected]);
   const asked = useMemo(() => [...ids].sort().join(","), [ids]);
-  const metrics = useQuery({
-    queryKey: ["metrics", project, asked],
+  const by = search.by ?? "";
+  const found = useQuery({
+    queryKey: ["shown", project, asked, by],
     queryFn: async () => {
-      const found = await data(api.GET("/api/metrics", { params: { query: { project, runs: asked } } }));
-      askForCurves(lookOf(project, axisOf(search), parseZoom(search.z), isGrouped), ids, openMetrics(found, layout, search.p ?? ""));
-      return found;
+      const shown = await data(api.GET("/api/shown", { params: { query: { project, runs: asked, by } } }));
+      askForCurves(lookOf(project, axisOf(search), parseZoom(search.z), isGrouped), ids, openMetrics(shown.metrics, layout, search.p ?? ""));
+      return shown;
     },
     placeholderData: (before) => before,
     enabled: ids.length > 0,
   });
+  const { data: shown, error } = found;
   const version = rows.snapshotVersion;
   // eslint-disable-next-line react-hooks/exhaustive-deps -- rows change in place, which the version says
-  const runs = useStable(useMemo(() => drawnOf(rows, ids, isGrouped), [rows, version, ids, isGrouped]));
-  const charts = useCharts(search, onChange, [layout, onLayout], metrics.data ?? NO_METRICS);
+  const { runs, names } = useStable(useMemo(() => drawnOf(rows, ids, isGrouped, shown), [rows, version, ids, isGrouped, shown]));
+  return useMemo(
+    () => ({
+      runs,
+      ids,
+      names: new Map(names),
+      // Before the groups have come each run would be drawn alone.
+      metrics: isGrouped && !rows.isReady ? undefined : shown?.metrics,
+      keys: shown?.keys ?? NO_KEYS,
+      // Runs of a group share what they are grouped by: the first tells it.
+      values: by && shown ? Object.fromEntries(runs.map(({ id, members }) => [id, shown.values[members?.[0] ?? id] ?? null])) : null,
+      error,
+    }),
+    [runs, names, ids, isGrouped, rows.isReady, shown, by, error],
+  );
+}
+
+function SelectedPanels({ selected, search, drawn, looks, layout, isAlone, isNarrow, onLayout, onChange }: SelectedProps) {
+  const { ids, metrics } = drawn;
+  const charts = useCharts(search, onChange, [layout, onLayout], metrics ?? NO_METRICS);
   const marks = useRunMarks(ids.length === 1 ? ids[0]! : null);
-  // Before the groups have come each run would be drawn alone.
-  const found = isGrouped && !rows.isReady ? undefined : metrics.data;
   return (
     <>
       <div className={styles.panelsHead}>
         {isAlone && <IconButton icon={isNarrow ? "table" : "right"} label="Show the runs" onClick={() => onChange({ hide: isNarrow ? "panels" : undefined }, true)} />}
         <div className={styles.grow}>
-          <AxisBar {...charts.bar} />
+          <AxisBar {...charts.bar} colors={{ by: search.by ?? "", keys: drawn.keys, onChange: (by) => onChange({ by }, true) }} />
         </div>
         {!isNarrow && !isAlone && <IconButton icon="right" label="Hide the curves" className={styles.hidePanels} onClick={() => onChange({ hide: "panels" }, true)} />}
       </div>
       <div className={styles.scroll}>
         {selected.size > MOST_DRAWN && (
           <p className={styles.hint}>
-            The first {count(MOST_DRAWN)} of {count(selected.size)} runs are drawn. Groups draw all.
+            {count(MOST_DRAWN)} runs are drawn, <Rest count={selected.size - MOST_DRAWN} at="a filter chooses fewer" />
           </p>
         )}
         {!ids.length ? (
           <Empty title="No run is selected.">Choose some at the left: their curves come here.</Empty>
-        ) : metrics.error ? (
-          <Failure error={metrics.error} />
-        ) : found?.length === 0 ? (
+        ) : drawn.error ? (
+          <Failure error={drawn.error} />
+        ) : metrics?.length === 0 ? (
           <Empty title="Nothing was logged yet.">The first points come here by themselves.</Empty>
         ) : (
-          found && <Panels {...charts.panels} runs={runs} marks={marks} place="workspace" />
+          metrics && <Panels {...charts.panels} runs={drawn.runs} looks={looks} marks={marks} place="workspace" />
         )}
       </div>
     </>
   );
 }
 
-/** Return what is drawn of the selected runs: each, or each group as one. */
-function drawnOf(rows: Rows, ids: readonly string[], isGrouped: boolean): PanelRun[] {
+/** Return what is drawn of the selected runs, each, or each group as one; and what each row is called. */
+function drawnOf(rows: Rows, ids: readonly string[], isGrouped: boolean, shown: Schema["ShownFacts"] | undefined): { runs: PanelRun[]; names: [string, ShownName][] } {
   const chosen = new Set(ids);
   const found = new Map<string, PanelRun>();
-  const labels = new Map<string, string>();
-  for (let index = 0; index < Math.min(rows.total ?? 0, 20_000) && chosen.size; index++) {
+  const nameOf = (id: string): ShownName => ({ label: shown?.names[id] ?? id, short: shown?.short[id] ?? id });
+  for (let index = 0; isGrouped && index < Math.min(rows.total ?? 0, 20_000) && chosen.size; index++) {
     const line = rows.line(index);
-    if (line?.kind === "run" && chosen.has(line.run.id)) labels.set(line.run.id, labelOf(line.run));
-    if (line?.kind !== "group") continue;
-    const members = line.group.ids.filter((id) => chosen.has(id));
-    if (!members.length) continue;
-    if (isGrouped) found.set(groupId(line.group), { id: groupId(line.group), label: line.group.newest.tag || groupId(line.group), members });
-    for (const id of members) {
-      chosen.delete(id);
-      labels.set(id, `${line.group.newest.tag} ${id.slice(0, 4)}`);
-    }
+    const members = line?.kind === "group" ? line.group.ids.filter((id) => chosen.has(id)) : [];
+    if (line?.kind !== "group" || !members.length) continue;
+    found.set(groupId(line.group), { id: groupId(line.group), label: line.group.name, short: line.group.short, members });
+    for (const id of members) chosen.delete(id);
   }
-  const grouped = new Set([...found.values()].flatMap((run) => run.members ?? []));
-  const single = ids.filter((id) => !grouped.has(id)).map((id): PanelRun => ({ id, label: labels.get(id) ?? id }));
-  return [...found.values(), ...single];
-}
-
-function labelOf(run: RunLine): string {
-  return run.tag ? `${run.tag} ${run.id.slice(0, 4)}` : run.id;
+  const single = ids.filter((id) => chosen.has(id)).map((id): PanelRun => ({ id, ...nameOf(id) }));
+  return { runs: [...found.values(), ...single], names: ids.map((id) => [id, nameOf(id)]) };
 }
 
 /** Return the kind of each column: "number" where the first rows have numbers, else that of the server. */

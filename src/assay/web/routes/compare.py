@@ -16,6 +16,7 @@ from assay.query.compare import (
     compare,
 )
 from assay.query.run import RunView
+from assay.query.shown import describe_shown
 from assay.web.answers import HomeOf, MissingError, Model, make_router, view_of
 from assay.web.routes.run import VerdictFacts, verdict_facts
 from assay.web.routes.runs import Ids, RunLine, line_of, split_ids
@@ -26,9 +27,13 @@ router = make_router()
 
 
 class CompareFacts(Model):
-    """In what runs differ. The first one is what the others are measured against."""
+    """In what runs differ. The first one is what the others are measured against.
+
+    `names` tell them apart, by id; `warnings` are doubts in the means and tests.
+    """
 
     runs: list[RunLine]
+    names: dict[str, str]
     gone: list[str]
     sentence: str
     config: tuple[DifferingKey, ...]
@@ -64,9 +69,11 @@ def compare_runs(
     views, gone = _views(home, ids)
     found = compare(views, home.catalog)
     rows = home.catalog.rows([view.id for view in views])
+    shown = describe_shown(home.catalog, [view.id for view in views])
     return CompareFacts.of(
         found,
         runs=[line_of(rows[view.id]) for view in views if view.id in rows],
+        names={run_id: str(name) for run_id, name in shown.names.items()},
         gone=gone,
         verdicts=[verdict_facts(each) for each in found.verdicts],
     )

@@ -17,6 +17,8 @@ from assay.query.columns import COLUMNS, Column, spell_setting
 from assay.query.curves import Curve, CurveView, draw_curves
 from assay.query.groups import RunGroup, Spread
 from assay.query.run_row import RunRow
+from assay.query.shown import describe_shown
+from assay.query.table import choose_columns
 from assay.store.layout import RunFolder
 from assay.web.answers import HomeOf, Model, as_json, make_router, spell_for_page
 from assay.web.curve_bytes import pack_curves
@@ -58,12 +60,13 @@ class RunLine(Model):
 
 
 class GroupLine(Model):
-    """Runs that are alike, the newest first; `name` tells them from the other groups.
+    """Runs that are alike, the newest first; `name` and `short` tell them from the other groups.
 
     `warnings` say what to know before the means are believed.
     """
 
     name: str
+    short: str
     key: list[str | float | int | None]
     newest: RunLine
     ids: list[str]
@@ -89,16 +92,27 @@ class RunsPage(Model):
     reading: tuple[int, int] | None
 
 
+class ShownFacts(Model):
+    """Facts of runs that are drawn together, by id; `short` are their names in few characters.
+
+    `keys` differ between them, those with most values first; `values` are those of one key.
+    """
+
+    metrics: list[str]
+    names: dict[str, str]
+    short: dict[str, str]
+    keys: list[str]
+    values: dict[str, float | int | str | None]
+
+
 class ColumnNames(Model):
     """Names available to a column, a filter or a panel.
 
-    `version` is that of the list of runs, `varying` are keys in which new runs differ, `best` the
-    metrics that new runs call their best by, each with its mode: "min", "max", or "" where these
-    runs differ in it.
+    `version` is that of the list of runs, `best` the metrics that new runs call their best by, each
+    with its mode: "min", "max", or "" where these runs differ in it.
     """
 
     version: int
-    varying: list[str]
     best: dict[str, str]
 
     facts: list[str]
@@ -142,9 +156,13 @@ AskedOf = Annotated[Asked, Depends(read_question)]
 
 
 @router.get("/api/runs", response_model=RunsPage)
-def runs(home: HomeOf, question: AskedOf) -> Response:
-    """Return a page of runs, or of groups of runs."""
+def runs(home: HomeOf, question: AskedOf, choose: bool = False) -> Response:
+    """Return a page of runs, or of groups of runs; `choose` the columns that tell most of them."""
     version = home.catalog.version  # before the rows are read: they are never older than it
+    if choose:
+        selection = home.catalog.select(question)
+        names = choose_columns(selection, grouped=bool(question.group))
+        question = replace(question, columns=names)
     page = home.catalog.page(question)
     return as_json(
         RunsPage(
@@ -177,7 +195,6 @@ def columns(home: HomeOf) -> ColumnNames:
     names = home.catalog.names()
     return ColumnNames(
         version=version,
-        varying=home.catalog.varying(),
         best=home.catalog.best_modes(),
         facts=[*COLUMNS, "desc"],
         metrics=sorted(names.metrics),
@@ -187,10 +204,16 @@ def columns(home: HomeOf) -> ColumnNames:
     )
 
 
-@router.get("/api/metrics")
-def metrics(home: HomeOf, runs: Ids) -> list[str]:
-    """Return the metrics that any of these runs has."""
-    return home.catalog.metrics_of(split_ids(runs))
+@router.get("/api/shown")
+def describe_runs(
+    home: HomeOf,
+    runs: Ids,
+    by: Annotated[str, Query(max_length=2_000, description="A key whose values colour runs.")] = "",
+) -> ShownFacts:
+    """Return metrics, names and differing keys of runs that are drawn together."""
+    found = describe_shown(home.catalog, split_ids(runs), by)
+    names = {run_id: str(name) for run_id, name in found.names.items()}
+    return ShownFacts.of(found, names=names, values=spell_for_page(dict(found.values)))
 
 
 @router.get(
@@ -329,6 +352,7 @@ def _group(group: RunGroup, newest: RunRow, columns: Sequence[Column]) -> GroupL
     ]
     return GroupLine(
         name=str(group.name),
+        short=group.short,
         key=spell_for_page(
             [each if isinstance(each, str) else spell_setting(each) for each in group.key]
         ),
