@@ -23,6 +23,7 @@ from warm_python import Run
 
 pytestmark = pytest.mark.thorough
 
+DOCS = Path(__file__).parents[2] / "docs"
 TIMINGS = ("memory", "speed", "time")
 PLANTED = """
 import os, signal
@@ -400,7 +401,137 @@ class Learning(Learning):
     ),
 ]
 
-CELLS = [*OF_ALCHEMY, *OF_THEXP, *OF_FLAME]
+# --- LiBai ----------------------------------------------------------------------------------------
+
+OF_POINTS = """
+import oneflow as flow
+import oneflow.nn as nn
+from libai.data.structures import DistTensorData, Instance
+from oneflow.utils.data import Dataset
+from planted import stop
+
+
+class Points(Dataset):
+    def __init__(self, is_train):
+        draw = flow.Generator().manual_seed(int(is_train))
+        self.points = flow.randn(40 if is_train else 12, 4, generator=draw)
+        self.asked = 0
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, i):
+        self.asked += len(self) == 40
+        stop(self.asked)
+        label = flow.tensor(int(self.points[i].sum() > 0), dtype=flow.int)
+        return Instance(
+            inputs=DistTensorData(self.points[i]), labels=DistTensorData(label, placement_idx=-1)
+        )
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+        self.loss_func = nn.CrossEntropyLoss()
+
+    def forward(self, inputs, labels):
+        scores = self.linear(inputs)
+        if labels is not None and self.training:
+            return {"losses": self.loss_func(scores, labels)}
+        return {"prediction_scores": scores}
+
+
+class Share:
+    def __init__(self):
+        self.times = 0
+        self.reset()
+
+    def reset(self):
+        self.hit = self.all = 0
+
+    def process(self, inputs, outputs):
+        hit = outputs["prediction_scores"].argmax(1) == inputs["labels"]
+        self.hit, self.all = self.hit + int(hit.sum()), self.all + len(hit)
+
+    def evaluate(self):
+        self.times += 1
+        return {"share": self.hit / self.all, "times": self.times}
+
+    def state_dict(self):
+        return {"times": self.times}
+
+    def load_state_dict(self, state):
+        self.times = state["times"]
+"""
+LIBAI = """
+from libai.config import LazyCall
+from libai.data.build import build_image_test_loader, build_image_train_loader
+from omegaconf import OmegaConf
+from points import Network, Points, Share
+{head}
+model = LazyCall(Network)()
+dataloader = OmegaConf.create()
+dataloader.train = LazyCall(build_image_train_loader)(
+    dataset=[LazyCall(Points)(is_train=True)], num_workers=0
+)
+dataloader.test = [
+    LazyCall(build_image_test_loader)(dataset=LazyCall(Points)(is_train=False), num_workers=0)
+]
+train = dict(
+    output_dir="output/", train_micro_batch_size=5, test_micro_batch_size=4, train_epoch=3,
+    train_iter=0, eval_period=4, log_period=5, warmup_ratio=0.1, seed=3,
+    checkpointer=dict(period=1, max_to_keep=100),
+)
+{tail}
+"""
+OPTIM = """
+import oneflow as flow
+from libai.config import LazyCall
+
+optim = LazyCall(flow.optim.SGD)(lr=0.3, momentum=0.9)
+"""
+
+
+def libai(name: str, *options: str, head: str = "", tail: str = "") -> Cell:
+    return Cell(
+        name=f"libai: {name}",
+        files={
+            "configs/config.py": LIBAI.format(head=head, tail=tail),
+            "configs/optim.py": OPTIM,
+            "points.py": OF_POINTS,
+            "planted.py": PLANTED,
+        },
+        command=(
+            "assay",
+            "run",
+            "configs/config.py",
+            "--user-dir",
+            ".",
+            "--device",
+            "cpu",
+            *options,
+        ),
+        resume=("assay", "resume", "last"),
+        stop="SIGKILL 63" if "--nproc" not in options else "SIGKILL 33",
+    )
+
+
+OF_LIBAI = [
+    libai("as it is"),
+    libai("an optimizer of another config", head="from configs.optim import optim"),
+    libai(
+        "an evaluator that counts",
+        tail="train['evaluation'] = dict(enabled=True, evaluator=LazyCall(Share)(),"
+        " eval_metric='share', eval_mode='max')",
+    ),
+    libai("accumulation", tail="train['num_accumulation_steps'] = 2"),
+    libai("overrides", "train.train_micro_batch_size=4", "optim.lr=0.05"),
+    libai("a full trace", "+trace.level=full"),
+    libai("two ranks", "train.train_micro_batch_size=4", "--nproc", "2"),
+]
+
+CELLS = [*OF_ALCHEMY, *OF_THEXP, *OF_FLAME, *OF_LIBAI]
 
 
 @pytest.mark.row("A94", "C59", "D18")
@@ -436,6 +567,17 @@ def test_a_training_of_an_older_system_is_resumed_to_its_own_bits_or_refused_by_
     if cell.command[:2] == ("assay", "run"):
         code, said = run(("assay", "replay", whole.id))
         assert code == 0, said
+
+
+def test_the_page_lists_every_cell_with_what_comes_of_it() -> None:
+    page = (DOCS / "reference" / "older-texts.md").read_text(encoding="utf-8")
+    rows = []
+    for cell in CELLS:
+        system, _, feature = cell.name.partition(": ")
+        result = f"refused: {cell.refused}" if cell.refused else "equal bits"
+        rows.append(f"| {system} | {feature} | {result} |")
+
+    assert page.endswith("|---|---|---|\n" + "\n".join(rows) + "\n")
 
 
 def last_weights(view: RunView) -> tuple[str, bytes]:

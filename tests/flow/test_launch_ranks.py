@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from assay.compose.ranks import outcome_of
+from assay.compose.launch import Launch
+from assay.compose.ranks import launch_as_before, outcome_of
+from assay.config import loads
 from assay.core.errors import PeerError
 from assay.engine.parallel.rank_folder import SECONDS_TO_OBEY, EndOrder, RankFolder, error_behind
 from assay.formats.task_report import TaskReport
@@ -83,3 +87,25 @@ def test_a_rank_whose_peer_obeyed_an_order_leaves_its_own_end_to_the_order(
 
     with pytest.raises(InterruptedError, match=str(SECONDS_TO_OBEY)):
         error_behind(PeerError("rank 1 is gone"), ranks)
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "expected"),
+    [
+        ({"nproc": 2, "device": "cpu"}, {}, (2, "cpu")),
+        ({"nproc": 2, "device": "auto"}, {}, (2, None)),
+        ({"device": "cuda:3"}, {}, (None, None)),
+        ({"nproc": 2}, {"nproc": 1}, (1, None)),
+        ({"nproc": 2, "device": "cpu"}, {"device": "cuda"}, (2, "cuda")),
+        ({"nproc": 2, "nnodes": 2}, {}, (None, None)),
+    ],
+)
+def test_a_resumed_run_has_the_ranks_and_the_kind_of_device_that_it_had(
+    before: dict[str, Any], given: dict[str, Any], expected: tuple[int | None, str | None]
+) -> None:
+    attempt = SimpleNamespace(launch=before, environment={})
+    view: Any = SimpleNamespace(file=SimpleNamespace(attempts=[attempt], newest=attempt))
+
+    launch = launch_as_before(view, loads("[train]\nepochs = 1\n"), Launch(**given))
+
+    assert (launch.nproc, launch.device) == expected

@@ -26,8 +26,10 @@ from assay.config.standard_keys import sections_of
 from assay.config.tree import Leaf, Table, get_at
 from assay.core.errors import AssayError, InputError, RankError
 from assay.core.sections import ParallelSection, SplitSection
+from assay.formats.run_file import Attempt
 from assay.formats.task_report import TaskReport
 from assay.query.find import find
+from assay.query.run import RunView
 from assay.record.ending import ending
 from assay.store.layout import RunFolder
 
@@ -73,6 +75,31 @@ def asked_processes(config: Config, launch: Launch) -> int:
         where=str(node.origin) if node is not None else "",
         fix=f"{each}; or change [parallel].",
     )
+
+
+def processes(attempt: Attempt) -> int | None:
+    """Return the number of ranks that shared each batch, None for one process."""
+    world = str(attempt.environment.get("variables", {}).get("WORLD_SIZE", ""))
+    given = attempt.launch.get("nproc")
+    return int(given) if given else int(world) if world.isdecimal() and int(world) > 1 else None
+
+
+def launch_as_before(view: RunView, config: Config, launch: Launch) -> Launch:
+    """Return a launch on the ranks and the device that the run had, where nothing else is said.
+
+    Other ranks or another kind of device add up in another order: the bits would be others.
+    """
+    from assay.engine.parallel.process_group import world
+
+    if not view.file.attempts:
+        return launch
+    before = view.file.newest.launch
+    if launch.device is None and before.get("device") == "cpu":
+        launch = replace(launch, device="cpu")
+    is_alone = launch.nnodes == before.get("nnodes", 1) == world().count == 1
+    if launch.nproc is None and is_alone and not parallel_of(config).axes:
+        launch = replace(launch, nproc=processes(view.file.newest))
+    return launch
 
 
 def is_spread(config: Config, launch: Launch) -> bool:

@@ -15,7 +15,7 @@ from assay.compose.checks import check_and_settle, ensure_sound, refuse, section
 from assay.compose.examination import run_problems
 from assay.compose.launch import Launch, RunResult
 from assay.compose.prepared_run import PreparedRun, make_engine
-from assay.compose.ranks import is_spread, spread_config, spread_resume
+from assay.compose.ranks import is_spread, launch_as_before, spread_config, spread_resume
 from assay.compose.run_attempt import run_attempt
 from assay.compose.run_record import (
     attempt_spec,
@@ -160,7 +160,8 @@ def resume(
 
     A newest checkpoint that cannot be read is skipped with a warning. Without `verify` no digest is
     checked. InputError for another seed or other data than the run has, unless `force`; and for a
-    run that was not made here, unless `trust` allows what its config says.
+    run that was not made here, unless `trust` allows what its config says. A `launch` without ranks
+    and device takes those that the run had.
     """
     view, name = find(address)
     if view.kind != "train":
@@ -170,7 +171,8 @@ def resume(
     options = ResumeOptions(
         take_over=take_over or is_cut_off(view), verify=verify, force=force, is_trusted=True
     )
-    return check_and_resume(view, name, saved, launch or Launch(), options)
+    launch = launch_as_before(view, saved, launch or Launch())
+    return check_and_resume(view, name, saved, launch, options)
 
 
 def check_and_resume(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from assay.compose.launch import Launch, ProcessTask
+from assay.compose.ranks import processes
 from assay.compose.run_scope import check_device
 from assay.compose.trust import Trust, home_of, permit, refuse_redacted
 from assay.config import dump, open_config
@@ -30,7 +31,7 @@ from assay.proof.cause import changed_outside, decisive_changes
 from assay.proof.compare_runs import compare_runs
 from assay.proof.differences import Comparison, first_in_records
 from assay.proof.scratch_project import find_only_run, make_scratch_project, train_in_scratch
-from assay.proof.step_range import StepRange, config_of, processes, step_range
+from assay.proof.step_range import StepRange, config_of, step_range
 from assay.query.find import checkpoint_of, find
 from assay.query.run import RunView
 from assay.record.edits import keep_verdict

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from assay.compose.ranks import processes
 from assay.compose.training import refuse_without_config
 from assay.config import load, plain
 from assay.core.errors import CheckpointError, InputError
@@ -178,13 +179,6 @@ def _refuse_seams(view: RunView, span: StepRange) -> None:
 
 def _bounds_of(attempt: Attempt) -> tuple[Any, ...]:
     return attempt.launch.get("max_steps"), processes(attempt)
-
-
-def processes(attempt: Attempt) -> int | None:
-    """Return the number of ranks that shared each batch, None for one process."""
-    world = str(attempt.environment.get("variables", {}).get("WORLD_SIZE", ""))
-    given = attempt.launch.get("nproc")
-    return int(given) if given else int(world) if world.isdecimal() and int(world) > 1 else None
 
 
 def config_of(view: RunView, attempt: Attempt) -> Path:
