@@ -28,7 +28,7 @@ from assay.config.resolver import (
     with_machine,
 )
 from assay.config.standard_keys import wrong_type
-from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, walk
+from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, plain, walk
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
@@ -41,6 +41,9 @@ _SIZES = (
     ("data", "train", "micro_batch_size"),
     ("train", "accumulate"),
 )
+
+
+_PLACES_OF_TORCH = ("torch.nn.modules.", "torch.optim.")
 
 
 def problems_of_shape(config: Config) -> list[Problem]:
@@ -96,7 +99,9 @@ def _problems_between_calls(root: Table, where: Mapping[str, Any]) -> Iterator[P
     yield from check_criterion_args(root, **where)
     yield from check_graph(root, plan_context(root, **where), **where)
     yield from _processes_without_step(root, where)
-    yield from _impossible_numbers(root)
+    impossible = list(_impossible_numbers(root))
+    yield from impossible
+    yield from _refused_values(root, where, known=[problem.origin for problem in impossible])
 
 
 def _processes_without_step(root: Table, where: Mapping[str, Any]) -> Iterator[Problem]:
@@ -148,6 +153,39 @@ def _impossible_numbers(root: Table) -> Iterator[Problem]:
                 kind="wrong-value",
                 message=f"`{dotted(path)}` is {rate}; a learning rate is finite and not negative",
                 origin=node.origin,
+            )
+
+
+def _refused_values(
+    root: Table, where: Mapping[str, Any], *, known: Sequence[Origin]
+) -> Iterator[Problem]:
+    """Yield the values that a class of torch refuses, such as a dropout of 50.
+
+    A call is left out that has a problem at one of the `known` places.
+    """
+    from assay.build import TargetError, resolve
+    from assay.engine.loop.device import refused_values
+
+    for path, node in walk(root):
+        target = node.target if isinstance(node, Table) else None
+        if not isinstance(node, Table) or target is None or not target.startswith("torch."):
+            continue
+        given = {name: item for name, item in node.items.items() if name not in ("type", "params")}
+        try:
+            kind = resolve(target, **where)
+        except TargetError:  # told elsewhere
+            continue
+        is_of_torch = isinstance(kind, type) and kind.__module__.startswith(_PLACES_OF_TORCH)
+        is_known = any(item.origin in known for item in given.values())
+        if not is_of_torch or is_known or not all(map(is_data, given.values())):
+            continue
+        words = refused_values(kind, {name: plain(item) for name, item in given.items()})
+        if words:
+            blamed = [item for item in given.values() if f" {plain(item)}" in words]
+            yield Problem(
+                kind="wrong-value",
+                message=f"`{dotted(path)}`: {words[0].lower()}{words[1:].removesuffix('.')}",
+                origin=blamed[0].origin if len(blamed) == 1 else node.items["type"].origin,
             )
 
 

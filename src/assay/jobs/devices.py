@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from assay.core.devices import cores, device_names
 from assay.core.errors import InputError
 from assay.core.job import JOB_DEVICES_VARIABLE, TORCH_DEVICES_VARIABLE, JobSpec
-from assay.core.nvml import open_nvml
 from assay.store.device_leases import DeviceLease, DeviceSlot
 
 CPU = "cpu"
@@ -49,6 +49,19 @@ class DevicePool(Protocol):
         ...
 
 
+def _open_nvml() -> Any:
+    """Return the module `pynvml`, initialized; None where it or the driver is missing."""
+    try:
+        pynvml: Any = import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
 class NvmlDevices:
     """Accelerators by NVIDIA's management library.
 
@@ -57,7 +70,7 @@ class NvmlDevices:
     """
 
     def __init__(self) -> None:
-        self._nvml = open_nvml()
+        self._nvml = _open_nvml()
 
     def devices(self) -> Sequence[Device]:
         if self._nvml is None:

@@ -175,6 +175,32 @@ def test_what_a_scheduler_of_torch_sets_at_every_step_is_refused_and_all_else_st
     assert optimizer.param_groups[0][name] == value
 
 
+class Decay(torch.optim.lr_scheduler.LRScheduler):
+    """Scheduler of the user's, which multiplies another setting than the rate."""
+
+    def get_lr(self) -> list[Any]:
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] *= 0.5
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_any_setting_of_an_optimizer_with_a_scheduler_of_the_users_is_refused(
+    is_inside: bool,
+) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    schedule: Any = Decay(optimizer)
+    if is_inside:
+        schedule = torch.optim.lr_scheduler.ChainedScheduler([schedule], optimizer)
+    backward = OptimizerStep(optimizer, schedule=schedule)
+    runs = engine(Supervised(model, torch.nn.MSELoss(), backward=backward))
+    runs.bus.extend(SetValue(3, "optimizer.weight_decay", 0.4).handlers())
+
+    with pytest.raises(InputError, match=r"SetValue cannot set 'optimizer\.weight_decay'"):
+        runs.run()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -138,7 +138,8 @@ class SetValue(_Change):
     `key` begins with `optimizer` (a setting of all its groups, as in optimizer.lr; of one of
     several optimizers, as in optimizer.critic.lr), `model`, `process` or `backward` (an attribute,
     as in model.drop.p or backward.clip_norm). Where there is a schedule, optimizer.lr is the rate
-    that it multiplies; what a scheduler of torch sets itself is refused.
+    that it multiplies; what a scheduler of torch sets itself is refused, and all settings of the
+    optimizer where the scheduler is of the user's class.
     """
 
     changes: ClassVar[str] = "a value that training depends on"

@@ -317,10 +317,14 @@ class TorchSchedule:
             )
 
     def sets(self, name: str) -> bool:
-        """Return whether a setting of the groups is a function of the step alone."""
+        """Return whether a setting of the groups is a function of the step alone, or may be.
+
+        A scheduler of the user's may set all of them.
+        """
         groups = self.optimizer.param_groups
         cycles = any("base_momentum" in group for group in groups)  # OneCycleLR, CyclicLR
-        return self.metric is None and (name in _RATES or (cycles and name in _MOMENTA))
+        is_set = name in _RATES or (cycles and name in _MOMENTA) or not _is_of_torch(self.scheduler)
+        return self.metric is None and is_set
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state; the settings that it changes are the optimizer's."""
@@ -396,6 +400,13 @@ class TorchSchedule:
         groups = self.optimizer.param_groups
         for group, settings in zip(groups, snapshot.settings, strict=True):
             group.update(copy.deepcopy(settings))
+
+
+def _is_of_torch(scheduler: Any) -> bool:
+    """Return True if a scheduler, and each that it is made of, is a class of torch."""
+    parts = getattr(scheduler, "_schedulers", ())  # SequentialLR, ChainedScheduler: torch 2.11
+    is_own = type(scheduler).__module__.startswith("torch.optim.")
+    return is_own and all(map(_is_of_torch, parts))
 
 
 @dataclass(frozen=True, slots=True)
