@@ -323,16 +323,12 @@ def _check(
             _show(found, after=bool(problems))
         problems.extend(found)
 
-    # At once: the signatures take an import of torch.
     tell([*unique_problems(configs, problems_of_shape), *of_file])
     examined = None
     examiner = Examiner(strict=strict)
-    # What cannot be read is mended first: the signatures take seconds, and are of another config.
-    if (
-        not shape
-        and not config.read_problems
-        and not any(problem.kind == "too-many" for problem in problems)
-    ):
+    # As a run does: the signatures take an import of torch, and would be those of another config.
+    has_signatures = not shape and not any(each.severity == "error" for each in problems)
+    if has_signatures:
         tell(_not_told(problems, examiner.problems(configs)))
         examined = examiner.examine(config)
     is_part = False
@@ -351,7 +347,7 @@ def _check(
         problems=problems,
         examiner=examiner,
         examined=examined,
-        has_signatures=not shape,
+        has_signatures=has_signatures,
         is_part=is_part,
     )
 
