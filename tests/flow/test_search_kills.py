@@ -89,12 +89,15 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+LONG = (pytest.mark.thorough, pytest.mark.timeout(1200))
+
+
 @pytest.mark.parametrize(
     ("trials", "kills", "how"),
     [
         (3, 10, ("--parallel", "2")),
-        pytest.param(8, 20, ("--sampler", "tpe", "--pruner", "median"), marks=pytest.mark.thorough),
-        pytest.param(30, 100, ("--parallel", "2"), marks=pytest.mark.thorough),
+        pytest.param(8, 20, ("--sampler", "tpe", "--pruner", "median"), marks=LONG),
+        pytest.param(30, 100, ("--parallel", "2"), marks=LONG),
     ],
 )
 def test_each_point_is_measured_once_though_dispatcher_parent_and_trial_are_killed(

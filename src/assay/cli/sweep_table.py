@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from assay.cli.terminal import STATUS_STYLES, echo, paint, use_color, width
 from assay.config.expansion import SEEDS
-from assay.config.tree import Leaf, parse_dotted
+from assay.config.tree import Leaf
 from assay.core.errors import AssayError
 from assay.core.terminal import elide
 from assay.query.sweep_summary import (
@@ -18,9 +18,8 @@ from assay.query.sweep_summary import (
     SweepRun,
     SweepSummary,
     scores_of,
-    spell_values,
+    spell_assigned,
     usual_metric,
-    values_at,
 )
 
 if TYPE_CHECKING:
@@ -48,10 +47,10 @@ def _row(config: Config, result: RunResult | None, metric: str, mode: Mode) -> S
     """Return what the record of a run says, and of one without a record its config."""
     view = _view(result) if result is not None else None
     root = view.config_tree if view is not None and view.config_text else config.root
-    swept = [(parse_dotted(key), node) for key, node in config.assigned if key != "seed"]
+    swept = [(key, node) for key, node in config.assigned if key != "seed"]
     file = config.path.name if config.path is not None else "-"
     values = {"config": file, "variant": config.variant or "base"}
-    values |= spell_values(values_at(root, swept))
+    values |= spell_assigned(root, swept)
     seeds = [node for key, node in config.assigned if key == "seed"]
     seed = seeds[-1].value if seeds and isinstance(seeds[-1], Leaf) else None
     # Points of a sweep over the seed are repeats of what is left of them.

@@ -23,7 +23,7 @@ from assay.core.job import JobSpec
 from assay.core.regular_file import read_bytes
 from assay.formats.json_codec import parse_json, to_plain
 from assay.formats.run_file import Code
-from assay.query.diff import write_value
+from assay.query.sweep_summary import spell_assigned
 from assay.record.snapshot import STAT_CACHE, snapshot
 from assay.store.code_trees import code_blobs, link_rest, path_in_copy, read_tree, write_tree
 from assay.store.job_journal import FILE_NAME, JobJournal, queue_dir
@@ -208,7 +208,8 @@ def training_spec(
 def title_of(config: Config) -> str:
     """Return a short name of a config: its tag or file, its variant, and the point of its sweep."""
     file = config.path.name if config.path is not None else ""
-    assigned = "  ".join(f"{key}={write_value(node)}" for key, node in config.assigned)
+    values = spell_assigned(config.root, config.assigned)
+    assigned = "  ".join(f"{key}={value}" for key, value in values.items())
     tag = sections_of(config.root).tag
     return "  ".join(filter(None, [tag or file, config.variant, assigned]))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from assay.config.tree import KeyPath, Node, Table, dotted, fit_path, get_at
+from assay.config.tree import KeyPath, Node, Table, dotted, fit_path, get_at, parse_dotted
 from assay.core.formatting import number
 from assay.core.terminal import elide, visible
 from assay.core.text_table import align_rows
@@ -178,6 +178,15 @@ def values_at(config: Table, keys: Iterable[tuple[KeyPath, Node]]) -> dict[str, 
     """
     found = {dotted(parts): (get_at(config, fit_path(config, parts)), node) for parts, node in keys}
     return {key: node if there is None else there for key, (there, node) in found.items()}
+
+
+def spell_assigned(config: Table, assigned: Iterable[tuple[str, Node]]) -> dict[str, str]:
+    """Return the values that a config has at the keys which a point sets, as text by key."""
+    found = {}
+    for key, node in assigned:
+        there = get_at(config, fit_path(config, parse_dotted(key)))
+        found[key] = node if there is None else there
+    return spell_values(found)
 
 
 def spell_values(values: Mapping[str, Node]) -> dict[str, str]:
