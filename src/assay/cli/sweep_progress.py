@@ -68,7 +68,7 @@ class SweepProgress:
         ranked = self._rank()
         return ranked[0] if ranked else None
 
-    def _ended(self) -> list[TrialRun]:
+    def _list_ended(self) -> list[TrialRun]:
         """Return the runs that came to an end, in this process or before it."""
         runs = [run for trial in self._trials.values() for run in trial.runs.values()]
         return [run for run in runs if run.is_ended]
@@ -78,7 +78,7 @@ class SweepProgress:
         sign = -1.0 if self.plan.metrics[0].mode == "max" else 1.0
         scored = [
             (score, run)
-            for run in self._ended()
+            for run in self._list_ended()
             if run.status == "finished" and (score := run.scores[0]) is not None and score == score
         ]
         return [run for _, run in sorted(scored, key=lambda pair: sign * pair[0])]
@@ -110,7 +110,7 @@ class SweepProgress:
     def _head(self) -> str:
         """Return a line of counts: `sweep kq3f  3 finished  1 pruned  2 running  of 50`."""
         counts: dict[str, int] = {}
-        for run in self._ended():
+        for run in self._list_ended():
             counts[run.status] = counts.get(run.status, 0) + 1
         counts["running"] = len(self._active)
         parts = [f"{count} {status}" for status, count in counts.items() if count]
