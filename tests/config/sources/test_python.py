@@ -128,7 +128,7 @@ def test_another_config_is_imported_and_edited_without_changing_it(tmp_path: Pat
     ],
 )
 def test_a_section_of_an_older_system_counts_however_it_was_imported(
-    tmp_path: Path, imports: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports: str
 ) -> None:
     write(
         tmp_path / "configs",
@@ -171,6 +171,9 @@ def test_a_section_of_an_older_system_counts_however_it_was_imported(
         "optimizer.weight_decay": "config.py:4",
         "data.train.source": "loaders.py:5",
     }
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plain(open_config("configs/config.py").root) == root
 
 
 @pytest.mark.row("E04")

@@ -7,15 +7,13 @@ import functools
 import os
 import sys
 import types
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from assay.config.lazy import Call, Section, Spot, target_of
 from assay.config.sources.classes import tree_of
 from assay.config.sources.positions import MAX_VALUES, too_deep, too_many
-from assay.config.translator import translator
 from assay.config.tree import (
     MAX_DEPTH,
     KeyPath,
@@ -27,9 +25,8 @@ from assay.config.tree import (
     leaf_of,
     problem_at,
 )
-from assay.core import schema
 from assay.core.diagnostics import Origin, Problem
-from assay.core.errors import AssayError, nearest
+from assay.core.errors import AssayError
 
 FACTORY = "_partial_"
 _OTHER_TYPE = "_target_"
@@ -41,7 +38,7 @@ def read_object(value: object, source: str) -> tuple[Table, list[Problem]]:
     origin = Origin(source=source)
     maker = TreeMaker({}, origin)
     try:
-        if not is_holder(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
+        if not makes_tree(value) and hasattr(value, "keys") and hasattr(value, "__getitem__"):
             given: Any = lift(value, {})
             names = {key: given[key] for key in given.keys()}  # noqa: SIM118 - only mapping-like
             return maker.root(names, {}), maker.problems
@@ -50,7 +47,7 @@ def read_object(value: object, source: str) -> tuple[Table, list[Problem]]:
         return Table({}, origin), [stop.problem]
 
 
-def is_holder(value: Any) -> bool:
+def makes_tree(value: Any) -> bool:
     """Return whether `value` is a Params or a dataclass, or a class of either."""
     return not isinstance(value, Section) and (
         hasattr(value, "__dataclass_fields__") or hasattr(value, "tree")
@@ -140,7 +137,7 @@ class TreeMaker:
                 return self.mapping(value, path, self.place(value._spot, origin), value._spots)
         if self.calls and (fields := _fields_of(value)) is not None:
             return self.call(type(value), fields, path, origin)
-        if is_holder(value) and not isinstance(value, type):
+        if makes_tree(value) and not isinstance(value, type):
             return self.holder(value, path, origin)
         if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__getitem__")):
             return self.mapping(value, path, origin, {})
@@ -238,22 +235,6 @@ class TreeMaker:
         return Origin(source=self.sources.get(spot.file, spot.file), line=spot.line)
 
 
-def uses(names: Mapping[str, Any]) -> Counter[int]:
-    """Count the references to each object, by id: from names, tables and lists."""
-    counts: Counter[int] = Counter()
-    todo = list(names.values())
-    counts.update(map(id, todo))
-    seen: set[int] = set()
-    while todo and len(seen) <= MAX_VALUES:
-        here = todo.pop()
-        if id(here) not in seen:
-            seen.add(id(here))
-            inner = [item for _, item in _inside(here)]
-            counts.update(map(id, inner))
-            todo += inner
-    return counts
-
-
 def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
     """Return the path of each call: at the top level if it is there, else where it is met first."""
     found: dict[int, KeyPath] = {}
@@ -271,11 +252,11 @@ def _homes(names: Mapping[str, Any]) -> dict[int, KeyPath]:
         seen.add(id(here))
         if isinstance(here, Call):
             path = found.setdefault(id(here), path)
-        todo.extend(reversed([(item, (*path, part)) for part, item in _inside(here)]))
+        todo.extend(reversed([(item, (*path, part)) for part, item in things_inside(here)]))
     return found
 
 
-def _inside(value: Any) -> list[tuple[str | int, Any]]:
+def things_inside(value: Any) -> list[tuple[str | int, Any]]:
     """Return the containers in a table or list, with their keys or indices."""
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
@@ -337,108 +318,3 @@ def _interpolation(value: Any, key: str) -> str | None:
 def _first_line(error: Exception) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-# --- names that make the tree ---------------------------------------------------------------------
-
-
-WHOLE = "config"
-"""A name that is the whole config: a Params, a dataclass or a dictionary."""
-
-_SECTIONS = {*(key.name for key in schema.SECTIONS), *schema.MAKERS}
-_PLAIN = {key.name for key in schema.SECTIONS if key.kind not in ("call", "table", "tables")}
-_AS_TEXT = {*_PLAIN, "load_weights"}
-"""Standard keys that may be plain values; `load_weights` is a path or a table."""
-_NEAR = 0.75
-
-
-def tree_of_names(
-    values: Mapping[str, Any],
-    origins: Mapping[str, Origin],
-    imported: Collection[str],
-    maker: TreeMaker,
-) -> tuple[Table, list[Problem]]:
-    """Return the tree of the public names of an executed config, and its problems."""
-    start = maker.origin
-    whole = values.get(WHOLE)
-    if whole is not None and (_is_table(whole) or is_holder(whole)):
-        try:
-            root = tree_of(whole) if is_holder(whole) else maker.root(dict(whole), {})
-        except AssayError as error:
-            place = origins.get(WHOLE, start)
-            problem = Problem(kind="wrong-type", message=str(error), origin=place)
-            return Table({}, start), [problem]
-        return Table(root.items, start, root.key_origins), maker.problems
-    chosen, problems = _choose(values, origins, imported, start)
-    root = maker.root(chosen, origins)
-    return root, [*problems, *maker.problems]
-
-
-def _is_table(value: Any) -> bool:
-    return not isinstance(value, type) and hasattr(value, "keys") and hasattr(value, "__getitem__")
-
-
-def _choose(
-    values: Mapping[str, Any],
-    origins: Mapping[str, Origin],
-    imported: Collection[str],
-    start: Origin,
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the names that are sections, and a problem for each that only looks like one.
-
-    Standard names always are, and those of the older system whose config this is, imported or not.
-    Other tables and lists of tables are when they were made here and stand nowhere else in the
-    config; numbers, text, classes and functions are what a program needs on its way, unless they
-    are called almost like a standard key. A leading underscore says the same of anything.
-    """
-    problems: list[Problem] = []
-    sections = {*_SECTIONS, *schema.LAUNCH, *translator().sections_of(values)}
-    chosen = {
-        name: value for name, value in values.items() if name in sections and _can_be_value(value)
-    }
-    others = {name: value for name, value in values.items() if name not in chosen}
-    counts = uses(values)
-    for name, value in others.items():
-        is_imported = name in imported
-        message = fix = ""
-        if _is_part(value):
-            wanted = _suggest(name, chosen)
-            others_use = counts[id(value)] - 1
-            if others_use == 0 and wanted and is_imported:
-                message = f"`{name}` is no section, and the config has no `{wanted}`"
-                fix = f"write {wanted} = {name}"
-            elif others_use > 1 or (others_use == 0 and not is_imported):
-                chosen[name] = value
-        elif isinstance(value, bool | int | float | str | list | tuple) and not is_imported:
-            near = nearest(name, _AS_TEXT - values.keys(), cutoff=_NEAR)
-            if near:
-                message = f"unknown key `{name}`"
-                fix = f"did you mean `{near[0]}`? A leading `_` says that it is no key"
-        if message:
-            origin = origins.get(name, start)
-            problems.append(problem_at("unknown-key", message, origin, name, fix))
-    return {name: chosen[name] for name in values if name in chosen}, problems
-
-
-def _is_part(value: Any) -> bool:
-    """Return True for a table, an object with fields, or a list of them: it could be a section."""
-    is_list = isinstance(value, list | tuple) and not hasattr(value, "_fields")
-    return any(
-        not isinstance(each, type) and (_is_table(each) or is_holder(each))
-        for each in (value if is_list else [value])
-    )
-
-
-def _can_be_value(value: Any) -> bool:
-    """Return False for a class or function, which has a section's name by accident."""
-    return not isinstance(
-        value, types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType
-    )
-
-
-def _suggest(name: str, chosen: Mapping[str, Any]) -> str:
-    """Return the required section that was bound to another name: `model` for `bert_model`."""
-    parts = name.lower().split("_")
-    return next(
-        (part for part in reversed(parts) if part in _SECTIONS - _PLAIN and part not in chosen), ""
-    )

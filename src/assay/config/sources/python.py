@@ -22,8 +22,16 @@ from typing import Any
 
 from assay.config.isolation import user_code
 from assay.config.lazy import Section, calling_frame
-from assay.config.sources.objects import OversizedError, TreeMaker, lift, tree_of_names
-from assay.config.sources.positions import MAX_BYTES, duplicate, too_deep, too_large
+from assay.config.sources.objects import OversizedError, TreeMaker, lift
+from assay.config.sources.positions import MAX_BYTES, too_deep
+from assay.config.sources.python_syntax import (
+    compile_config,
+    find_keys_given_twice,
+    lines_of_imports,
+    syntax_problem,
+)
+from assay.config.sources.relaxed_omegaconf import relax
+from assay.config.sources.sections import tree_of_names
 from assay.config.translator import translator
 from assay.config.tree import Table
 from assay.config.user_modules import UserModules
@@ -177,6 +185,10 @@ class _Loading:
 
     def __init__(self, user_dirs: Sequence[Path]) -> None:
         self.user_dirs = [Path(os.path.abspath(folder)) for folder in user_dirs]
+        here = os.getcwd()
+        is_searched = here in map(os.path.abspath, sys.path)  # of `python -m`, or PYTHONPATH
+        self.folders = [*self.user_dirs, Path(here)] if is_searched else self.user_dirs
+        """Folders in which an import finds another config."""
         self.sources: dict[str, str] = {}
         """Name that users know, by the path of each file that was read."""
         self.texts: dict[str, str] = {}
@@ -197,15 +209,15 @@ class _Loading:
 
     def run(self, path: Path, *, source: str, text: str, name: str = "") -> _Names:
         """Execute a config file. Raises ConfigError with what went wrong in it."""
-        tree, code = _compile(path, source, text)
+        tree, code = compile_config(path, source, text)
         self.sources[str(path)] = source
         if not path.is_relative_to(DEFAULTS):
             self.texts[source] = text
-        if twice := list(_find_keys_given_twice(tree, source)):
+        if twice := list(find_keys_given_twice(tree, source)):
             raise ConfigError(twice)
         module = types.ModuleType(name or self.name_of(path))
         module.__file__ = str(path)
-        names = _Names(module, source, _lines_of_imports(tree))
+        names = _Names(module, source, lines_of_imports(tree))
         importer = self.importer(path, names)
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": importer}
         module.__dict__.update(self.supply(source, text))
@@ -239,7 +251,7 @@ class _Loading:
 
     def find_config(self, name: str) -> Path | None:
         """Return the config of the user that `name` imports, executed; None for other modules."""
-        for folder in self.user_dirs:
+        for folder in self.folders:
             file = folder.joinpath(*name.split(".")).with_suffix(".py")
             if _is_config(file):
                 self.config(file, name)
@@ -347,7 +359,7 @@ class _Loading:
                 DEFAULTS, name.removeprefix("assay.config.defaults").lstrip("."), names, f"{name} "
             )
         if names:
-            for folder in self.user_dirs:
+            for folder in self.folders:
                 found = folder.joinpath(*name.split("."))
                 if _is_config(found.with_suffix(".py")):
                     return self.view(self.config(found.with_suffix(".py"), name), names)
@@ -359,7 +371,7 @@ class _Loading:
             if not translator().offer_import(error):
                 raise
             return self.import_from(path, name, globals, locals, names, level)
-        return _relax(module) if name == "omegaconf" else module
+        return relax(module) if name == "omegaconf" else module
 
     def relative(
         self, folder: Path, name: str, names: tuple[str, ...], shown: str
@@ -406,7 +418,7 @@ class _Loading:
             if inside[-1] < len(frames) - 1 and not is_ours:
                 related = [_note_at(Origin(source=file, line=line))]
         if isinstance(error, SyntaxError) and error.filename:
-            related = [replace(_syntax(error, error.filename), severity="note")]
+            related = [replace(syntax_problem(error, error.filename), severity="note")]
         kind = "import-failed" if isinstance(error, ImportError) else "raised"
         message, fix = self.explain(error)
         return Problem(kind=kind, message=message, origin=place, fix=fix, related=tuple(related))
@@ -456,86 +468,3 @@ def _is_config(file: Path) -> bool:
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return not any(isinstance(statement, ast.ClassDef) for statement in tree.body)
-
-
-def _relax(module: types.ModuleType) -> types.ModuleType:
-    """omegaconf for a config: what is made of it takes calls too, as it takes numbers."""
-
-    def with_objects(flags: Mapping[str, bool] | None) -> dict[str, bool]:
-        return {"allow_objects": True, **(flags or {})}
-
-    class OmegaConf(module.OmegaConf):  # type: ignore[misc, name-defined]
-        @staticmethod
-        def create(
-            obj: Any = None, parent: Any = None, flags: Mapping[str, bool] | None = None
-        ) -> Any:
-            content = {} if obj is None else obj
-            return module.OmegaConf.create(content, parent, flags=with_objects(flags))
-
-    class DictConfig(module.DictConfig):  # type: ignore[misc, name-defined]
-        def __init__(
-            self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any
-        ) -> None:
-            super().__init__(content, *args, flags=with_objects(flags), **more)
-
-    class ListConfig(module.ListConfig):  # type: ignore[misc, name-defined]
-        def __init__(
-            self, content: Any, *args: Any, flags: Mapping[str, bool] | None = None, **more: Any
-        ) -> None:
-            super().__init__(content, *args, flags=with_objects(flags), **more)
-
-    made = types.ModuleType(module.__name__)
-    made.__dict__.update(
-        vars(module), OmegaConf=OmegaConf, DictConfig=DictConfig, ListConfig=ListConfig
-    )
-    return made
-
-
-def _syntax(error: SyntaxError, source: str) -> Problem:
-    line, column = error.lineno or 1, max(1, error.offset or 1)
-    origin = Origin(
-        source=source,
-        line=line,
-        column=column,
-        end_line=error.end_lineno or 0,
-        end_column=error.end_offset or 0,
-    )
-    return Problem(kind="syntax", message=error.msg, origin=origin)
-
-
-def _compile(path: Path, source: str, text: str) -> tuple[ast.Module, types.CodeType]:
-    """Parse and compile a config file. Raises ConfigError at the first syntax error."""
-    refused = too_large(text, source)
-    if refused is not None:
-        raise OversizedError(refused)
-    try:
-        tree = ast.parse(text, filename=str(path))
-        return tree, compile(tree, str(path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise ConfigError([_syntax(error, source)]) from None
-    except (RecursionError, MemoryError):
-        raise OversizedError(too_deep(Origin(source=source))) from None
-    except ValueError as error:
-        problem = Problem(kind="syntax", message=str(error), origin=Origin(source=source))
-        raise ConfigError([problem]) from None
-
-
-def _lines_of_imports(tree: ast.Module) -> set[int]:
-    return {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-    }
-
-
-def _find_keys_given_twice(tree: ast.Module, source: str) -> Iterator[Problem]:
-    """Yield a problem for each key that a `{...}` has twice, of which Python takes the last."""
-    for node in ast.walk(tree):
-        first: dict[str, Origin] = {}
-        for key in node.keys if isinstance(node, ast.Dict) else ():
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                here = Origin(source=source, line=key.lineno)
-                if key.value in first:
-                    yield duplicate(key.value, here, first[key.value])
-                first.setdefault(key.value, here)
