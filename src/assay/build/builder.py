@@ -327,7 +327,8 @@ class _Builder:
             (inside, leaf.value, leaf.origin)
             for inside, leaf in walk(node)
             if isinstance(leaf, Leaf) and isinstance(leaf.value, int | float) and inside
-            if str(leaf.value) in words
+            # The argument of a float may be written as an int.
+            if str(leaf.value) in words or f"{leaf.value}.0" in words
         ]
         if len(named) != 1:
             return None

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from assay.config.resolver import (
     with_machine,
 )
 from assay.config.standard_keys import wrong_type
-from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, plain, walk
+from assay.config.tree import Leaf, Node, Table, dotted, get_at, is_data, is_given, walk
 from assay.core.diagnostics import Origin, Problem
 from assay.core.errors import ConfigError, InputError
 
@@ -163,30 +164,35 @@ def _refused_values(
 
     A call is left out that has a problem at one of the `known` places.
     """
-    from assay.build import TargetError, resolve
-    from assay.engine.loop.device import refused_values
+    from assay.build import Context, TargetError, build, resolve
+    from assay.engine.checkpoint.optimizer_state import idle_optimizer
+    from assay.engine.loop.device import without_memory
 
+    parameters = idle_optimizer().param_groups[0]["params"]
     for path, node in walk(root):
         target = node.target if isinstance(node, Table) else None
         if not isinstance(node, Table) or target is None or not target.startswith("torch."):
             continue
-        given = {name: item for name, item in node.items.items() if name not in ("type", "params")}
+        given = {name: item for name, item in node.items.items() if name != "params"}
         try:
             kind = resolve(target, **where)
         except TargetError:  # told elsewhere
             continue
         is_of_torch = isinstance(kind, type) and kind.__module__.startswith(_PLACES_OF_TORCH)
         is_known = any(item.origin in known for item in given.values())
-        if not is_of_torch or is_known or not all(map(is_data, given.values())):
+        is_plain = all(is_data(item) for name, item in given.items() if name != "type")
+        if not is_of_torch or is_known or not is_plain:
             continue
-        words = refused_values(kind, {name: plain(item) for name, item in given.items()})
-        if words:
-            blamed = [item for item in given.values() if f" {plain(item)}" in words]
-            yield Problem(
-                kind="wrong-value",
-                message=f"`{dotted(path)}`: {words[0].lower()}{words[1:].removesuffix('.')}",
-                origin=blamed[0].origin if len(blamed) == 1 else node.items["type"].origin,
-            )
+        more = {"params": parameters} if kind.__module__.startswith("torch.optim.") else {}
+        try:
+            with without_memory(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                alone = replace(node, items=given)
+                build(alone, Context(), root=root, path=path, extra=more, **where)
+        except ConfigError as error:
+            yield from (each for each in error.problems if each.kind == "wrong-value")
+        except Exception:  # of what else it lacks, the call with all of its arguments tells
+            continue
 
 
 def _whole_number(node: Node | None) -> int | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -95,24 +93,6 @@ def use_threads(wanted: int | str, model: nn.Module, *, ranks: int = 1) -> None:
 def without_memory() -> AbstractContextManager[Any]:
     """Within it tensors have a shape and no values."""
     return torch.device("meta")
-
-
-def refused_values(kind: type, values: Mapping[str, Any]) -> str:
-    """Return what a class of torch says against the values of its arguments; "" for nothing.
-
-    It is made once, without memory. What else it may lack, a call with all of its arguments tells.
-    """
-    if issubclass(kind, torch.optim.Optimizer):
-        values = {**values, "params": [nn.Parameter(torch.zeros(1))]}
-    try:
-        with without_memory(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            kind(**values)
-    except (ValueError, AssertionError) as error:
-        return str(error)
-    except Exception:
-        return ""
-    return ""
 
 
 def threads_in_use() -> int:
