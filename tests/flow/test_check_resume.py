@@ -81,6 +81,125 @@ def test_a_plain_attribute_that_a_resumed_run_lacks_is_named_and_the_next_start_
     assert "resume: tried on " in said and f": {verdict}" in said
 
 
+PROGRAMS = """
+import itertools
+import time
+
+import numpy as np
+import torch
+from own import Own as Base
+
+DRAWS = np.random.default_rng(3)
+CALLS = [0]
+
+
+class Half:
+    def __init__(self):
+        self.n = 0
+
+    def state_dict(self):
+        return {"n": self.n}
+
+
+class Own(Base):
+    n = 0
+
+    def __init__(self, model, optimizer, how):
+        super().__init__(model, optimizer)
+        self.adam, self.how, self.half, self.past, self.names = optimizer, how, Half(), {}, {"a", "b", "c"}
+        self.count, self.last, self.times = itertools.count(), 0.0, []
+        self.schedules = {"x": [torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)]}
+
+    def forward_step(self, batch):
+        loss = torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+        if not torch.is_grad_enabled():
+            return loss, {"loss": loss}
+        return loss * (1 + 0.01 * getattr(self, self.how)(batch, loss)), {"loss": loss.detach()}
+
+    def update(self, step):
+        done = super().update(step)
+        self.schedules["x"][0].step()
+        return done
+
+    def clock(self, batch, loss):
+        self.times.append(time.time())
+        self.log("seconds", time.time() % 1000)
+        return 0
+
+    def printed(self, batch, loss):
+        print("loss", loss.item(), time.time())
+        return 0
+
+    def address(self, batch, loss):
+        self.last = id(batch)
+        return 0
+
+    def recent(self, batch, loss):
+        self.last = loss.item()
+        return 0
+
+    def late(self, batch, loss):
+        drawn = next(iter(self.adam.state.values()), {"step": 0})["step"] > 6
+        return np.random.rand() if drawn else 0
+
+    def generator(self, batch, loss):
+        return DRAWS.random()
+
+    def calls(self, batch, loss):
+        CALLS[0] += 1
+        return CALLS[0]
+
+    def of_class(self, batch, loss):
+        Own.n += 1
+        return Own.n
+
+    def half_pair(self, batch, loss):
+        self.half.n += 1
+        return self.half.n
+
+    def counted(self, batch, loss):
+        return next(self.count)
+
+    def tensors(self, batch, loss):
+        before = sum(each.mean() for each in self.past.values())
+        self.past["a"] = batch[0].mean(0)
+        return before
+
+    def growing(self, batch, loss):
+        self.names.add(f"n{len(self.names)}")
+        return 0
+"""
+
+RIGHT: dict[str, str | None] = {
+    **dict.fromkeys(("clock", "printed", "address", "recent", "late")),
+    "generator": "weights       differs",
+    "calls": "weights       differs",
+    "of_class": "weights       differs",
+    "counted": "weights       differs",
+    "half_pair": "process.half.n is not kept",
+    "tensors": "process.past is not kept",
+    "growing": "process.names is not kept",
+}
+"""What the test of a program names, None for one that is equal."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", RIGHT)
+def test_a_program_is_equal_or_what_it_lacks_is_named(how: str, assay, toy: Path) -> None:
+    (toy / "own.py").write_text(CODE.replace("KEEPS", '"Keeps nothing."'))
+    (toy / "programs.py").write_text(PROGRAMS)
+    (toy / "own.toml").write_text(CONFIG.replace("own.Own", "programs.Own"))
+    valid = 'data.valid={ source = { type = "own.Data", n = 16 }, batch_size = 8 }'
+    adam = "optimizer.type=torch.optim.Adam"
+    arguments = (f"process.how={how}", f"+{valid}", '+evaluate.every="3 steps"', adam)
+
+    tried = assay("check", "own.toml", "--resume", "--device", "cpu", *arguments)
+
+    said, right = tried.stdout + tried.stderr, RIGHT[how]
+    assert tried.returncode == (0 if right is None else 1), said
+    assert (right or "resume: equal") in said
+
+
 class Plain(nn.Module):
     def __init__(self, **attributes: Any) -> None:
         super().__init__()

@@ -155,13 +155,14 @@ _PHASE_OF: Mapping[str, Phase] = {
 }
 
 
-def first_in_records(a: RunView, b: RunView) -> Alignment:
+def first_in_records(a: RunView, b: RunView, *, clocked: tuple[str, ...] = CLOCKED) -> Alignment:
     """Return the first difference that traces and curves of the records show.
 
+    Curves whose names begin as one of `clocked` are left out.
     What it has compared, and from where to where, counts what depends on the weights alone.
     """
     alignment = first_in_traces(a, b)
-    curve, steps = _in_curves(a, b, alignment)
+    curve, steps = _in_curves(a, b, alignment, clocked)
     alignment.add_steps(steps)
     if curve is not None and (
         alignment.difference is None or curve.step < alignment.difference.step
@@ -228,7 +229,7 @@ def add_evidence(found: Alignment, name: str, steps: Iterable[int]) -> None:
 
 
 def _in_curves(
-    a: RunView, b: RunView, traces: Alignment
+    a: RunView, b: RunView, traces: Alignment, clocked: tuple[str, ...]
 ) -> tuple[Difference | None, Sequence[int]]:
     """Return the first difference of common curves, and the step of each point of the weights."""
     left, right = (read_series(view.folder.metrics) for view in (a, b))
@@ -236,7 +237,7 @@ def _in_curves(
     evaluated = evaluated_curves(a)
     compared: list[int] = []
     for name, series in left.items():
-        if name.startswith(CLOCKED) or name not in right:
+        if name.startswith(clocked) or name not in right:
             continue
         equal: list[int] = []
         for step, value, other in _points(series, right[name]):

@@ -57,6 +57,7 @@ CHECK_STEPS = 20
 """Steps of `assay check --resume`, unless it is told otherwise."""
 
 _WITNESS = "ResumeWitness"
+_WITNESSED = f"{_WITNESS}: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +193,14 @@ def _compare_runs(
             raise InputError(
                 "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
             )
-        found = first_in_records(RunView(whole.path), RunView(left.path))
+        compared = compare_finished_runs(whole, left)
+        changing = _changing(compared, trial, whole)
+        clocked = (*CLOCKED, *(name for name in changing if ": " not in name))
+        found = first_in_records(RunView(whole.path), RunView(left.path), clocked=clocked)
         check = ResumeCheck(
             steps=steps,
             left_at=tuple(left_at),
-            compared=_blame_code(compare_finished_runs(whole, left), trial, whole),
+            compared=_blame_code(compared, changing),
             difference=found.difference,
             cause=cause_of(found, {}),
             resumed_from=tuple(each.from_step for each in run_file.read(left.path).attempts[1:]),
@@ -212,31 +216,47 @@ def _compare_runs(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _blame_code(
-    compared: tuple[Comparison, ...], trial: _Trial, whole: RunFolder
-) -> tuple[Comparison, ...]:
-    """Name the plain attributes that differ apart from the state of a run.
+def _changing(compared: tuple[Comparison, ...], trial: _Trial, whole: RunFolder) -> frozenset[str]:
+    """Return what differs between two undisturbed runs as well, by name: times, for example.
 
-    One that is another in a second undisturbed run as well, such as a time, says nothing.
+    The second one is made where it can decide something. Of runs whose weights differ by themselves
+    it is only plain attributes of the user's code.
     """
-    prefix = f"{_WITNESS}: "
-    found = [name for each in compared for name in each.differences if name.startswith(prefix)]
-    if found:
-        again = compare_checkpoints(
-            _final_checkpoint(whole), _final_checkpoint(trial.run("again", []))
-        )
-        changing = {name for names in again.values() for name in names}
-        found = [name for name in found if name not in changing]
+    differing = {each.name for each in compared if each.differences}
+    if not differing - {"weights"} or ("weights" in differing and not _witnessed(compared)):
+        return frozenset()
+    again = compare_finished_runs(whole, trial.run("again", []))
+    if next(each for each in again if each.name == "weights").differences:
+        return frozenset(_witnessed(again))
+    return frozenset(_subject(text) for each in again for text in each.differences)
+
+
+def _blame_code(
+    compared: tuple[Comparison, ...], changing: frozenset[str]
+) -> tuple[Comparison, ...]:
+    """Name the plain attributes that differ apart from the state of a run, without the changing."""
     out = []
     for each in compared:
-        rest = tuple(name for name in each.differences if not name.startswith(prefix))
+        left = [text for text in each.differences if _subject(text) not in changing]
+        rest = tuple(text for text in left if not text.startswith(_WITNESSED))
         out.append(replace(each, differences=rest))
     unkept = tuple(
-        f"{name.removeprefix(prefix)} is not kept: list it in `keeps` of its class, or give it"
+        f"{name.removeprefix(_WITNESSED)} is not kept: list it in `keeps` of its class, or give it"
         " state_dict and load_state_dict"
-        for name in found
+        for name in _witnessed(compared)
+        if name not in changing
     )
     return (*out, Comparison(name="your code", differences=unkept))
+
+
+def _witnessed(compared: tuple[Comparison, ...]) -> list[str]:
+    texts = [text for each in compared for text in each.differences]
+    return [text for text in texts if text.startswith(_WITNESSED)]
+
+
+def _subject(difference: str) -> str:
+    """Return what differs: a part of a checkpoint, or a curve without its step."""
+    return difference if ": " in difference else difference.partition(" ")[0]
 
 
 def _draw_kills(whole: RunFolder, steps: int, kills: int, draw: random.Random) -> list[int]:
