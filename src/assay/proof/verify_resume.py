@@ -194,7 +194,7 @@ def _compare_runs(
                 "The run is over too soon to be killed.", fix="train longer: train.epochs=..."
             )
         compared = compare_finished_runs(whole, left)
-        changing = _changing(compared, trial, whole)
+        changing = _find_changing(compared, trial, whole)
         clocked = (*CLOCKED, *(name for name in changing if ": " not in name))
         found = first_in_records(RunView(whole.path), RunView(left.path), clocked=clocked)
         check = ResumeCheck(
@@ -216,18 +216,20 @@ def _compare_runs(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _changing(compared: tuple[Comparison, ...], trial: _Trial, whole: RunFolder) -> frozenset[str]:
+def _find_changing(
+    compared: tuple[Comparison, ...], trial: _Trial, whole: RunFolder
+) -> frozenset[str]:
     """Return what differs between two undisturbed runs as well, by name: times, for example.
 
     The second one is made where it can decide something. Of runs whose weights differ by themselves
     it is only plain attributes of the user's code.
     """
     differing = {each.name for each in compared if each.differences}
-    if not differing - {"weights"} or ("weights" in differing and not _witnessed(compared)):
+    if not differing - {"weights"} or ("weights" in differing and not _find_witnessed(compared)):
         return frozenset()
     again = compare_finished_runs(whole, trial.run("again", []))
     if next(each for each in again if each.name == "weights").differences:
-        return frozenset(_witnessed(again))
+        return frozenset(_find_witnessed(again))
     return frozenset(_subject(text) for each in again for text in each.differences)
 
 
@@ -243,13 +245,13 @@ def _blame_code(
     unkept = tuple(
         f"{name.removeprefix(_WITNESSED)} is not kept: list it in `keeps` of its class, or give it"
         " state_dict and load_state_dict"
-        for name in _witnessed(compared)
+        for name in _find_witnessed(compared)
         if name not in changing
     )
     return (*out, Comparison(name="your code", differences=unkept))
 
 
-def _witnessed(compared: tuple[Comparison, ...]) -> list[str]:
+def _find_witnessed(compared: tuple[Comparison, ...]) -> list[str]:
     texts = [text for each in compared for text in each.differences]
     return [text for text in texts if text.startswith(_WITNESSED)]
 
