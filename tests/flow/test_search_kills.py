@@ -37,7 +37,7 @@ import points
 
 class Points(points.Points):
     def __getitem__(self, i):
-        time.sleep(0.001)
+        time.sleep(0.004)
         return super().__getitem__(i)
 """
 
@@ -95,7 +95,7 @@ LONG = (pytest.mark.thorough, pytest.mark.timeout(1200))
 @pytest.mark.parametrize(
     ("trials", "kills", "how"),
     [
-        (3, 10, ("--parallel", "2")),
+        (4, 10, ("--parallel", "2")),
         pytest.param(8, 20, ("--sampler", "tpe", "--pruner", "median"), marks=LONG),
         pytest.param(30, 100, ("--parallel", "2"), marks=LONG),
     ],
@@ -161,9 +161,9 @@ def kill_at_random(
         found = [*trials_at_work(toy), *parents(search), dispatcher_pid(journal.folder)]
         for pid in chance.sample(found, chance.randint(1, len(found))):
             done += done < kills and pid > 0 and kill(pid)
-    if work.poll() is not None:
-        work.communicate()
-        work = begun("queue", "work", "--until-empty", **queue)
     said = work.communicate()[1]
+    if work.returncode == -signal.SIGKILL:
+        work = begun("queue", "work", "--until-empty", **queue)
+        said = work.communicate()[1]
     assert work.returncode == 0, said
     return done
