@@ -370,5 +370,5 @@ def _story(found: dict[str, Any], color: bool) -> Iterator[str]:
 def _place(step: dict[str, Any]) -> str:
     place = str(step["source"])
     if step["line"]:
-        place += f":{step['line']}:{step['column']}"
+        place += f":{step['line']}" + (f":{step['column']}" if step["column"] else "")
     return f"{place} ({step['note']})" if step["note"] else place

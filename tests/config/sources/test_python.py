@@ -529,11 +529,11 @@ def test_explain_says_where_a_value_of_a_program_comes_from(tmp_path: Path) -> N
             command, capture_output=True, text=True, check=True, cwd=tmp_path
         ).stdout
 
-    assert "config.py:2:" in explained("train.epochs", "config.py")
-    assert "train.py:1:" in explained("train.steps", "config.py")
+    assert "config.py:2 " in explained("train.epochs", "config.py")
+    assert "train.py:1 " in explained("train.steps", "config.py")
     assert (
         "<cli>" in (chain := explained("train.epochs", "config.py", "train.epochs=3"))
-        and "config.py:2:" in chain
+        and "config.py:2 " in chain
     )
     assert "default" in explained("train.accumulate", "config.py")
 
