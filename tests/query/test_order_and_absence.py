@@ -14,6 +14,7 @@ import pytest
 
 from assay.query.catalog import Asked, Catalog, open_catalog
 from assay.query.result_tables import cell_behind, follow_links
+from assay.query.shown import describe_shown
 from assay.query.table import (
     GroupTable,
     differing_keys,
@@ -399,7 +400,8 @@ def test_keys_that_a_metric_or_a_fact_hides_are_listed_where_they_differ(tmp_pat
     keys = differing_keys(catalog.select(Asked()), without=("l*r",))
     table = make_table(catalog, Asked(columns=keys))
 
-    assert keys == ["f", "config.loss", "config.status"] and sorted(catalog.varying()) == [
+    shown = describe_shown(catalog, catalog.ids(Asked()))
+    assert keys == ["f", "config.loss", "config.status"] and sorted(shown.keys) == [
         "config.loss",
         "config.status",
         "f",
