@@ -133,7 +133,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file in memory of their own; CheckpointError names a bad file."""
     with report_unreadable(path), safe_open(path, framework="pt") as file:
         for name in file.offset_keys():
-            _stored(name, file.get_slice(name))
+            _describe(name, file.get_slice(name))
         # Not views of the file: sums over memory that is not aligned differ in their last bits.
         return {name: file.get_tensor(name).clone() for name in file.offset_keys()}
 
@@ -141,7 +141,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Return the tensors of a file by name, unread; errors as of `read_tensors`."""
     with report_unreadable(path), safe_open(path, framework="pt") as file:
-        return {name: _stored(name, file.get_slice(name)) for name in file.offset_keys()}
+        return {name: _describe(name, file.get_slice(name)) for name in file.offset_keys()}
 
 
 def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
@@ -152,7 +152,7 @@ def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
     with report_unreadable(path), safe_open(path, framework="pt") as file:
         names = set(file.keys())
         for name, wanted in slices.items():
-            stored = _stored(name, file.get_slice(name)) if name in names else None
+            stored = _describe(name, file.get_slice(name)) if name in names else None
             for each in wanted:
                 if stored != StoredTensor(each.into.dtype, each.whole):
                     raise CheckpointError(
@@ -165,7 +165,7 @@ def read_slices(path: Path, slices: Mapping[str, Sequence[Slice]]) -> None:
                 each.into.copy_(file.get_slice(name)[box] if box else file.get_tensor(name))
 
 
-def _stored(name: str, tensor: Any) -> StoredTensor:
+def _describe(name: str, tensor: Any) -> StoredTensor:
     if len(tensor.get_shape()) > _MOST_DIMENSIONS:
         raise ValueError(f"{name} has more than {_MOST_DIMENSIONS} dimensions")
     return StoredTensor(_READ_DTYPES[tensor.get_dtype()], tuple(tensor.get_shape()))
