@@ -1,5 +1,6 @@
 /** Nothing is cut in silence: each limit of the page is told by `parts/more.tsx`, or is none of what is shown. */
 import { globSync, readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
 import { restText } from "./more";
 
@@ -19,7 +20,7 @@ const NOTHING_LOST: Record<string, string> = {
   "state/rows.ts MOST_PREFETCHED": "rows that are fetched before they are scrolled to",
 };
 
-const root = new URL("..", import.meta.url).pathname;
+const root = fileURLToPath(new URL("..", import.meta.url));
 const files = globSync("**/*.{ts,tsx}", { cwd: root }).filter((file) => !/\.test\.|schema\.d/.test(file));
 const texts = new Map(files.map((file) => [file, readFileSync(root + file, "utf-8")]));
 
