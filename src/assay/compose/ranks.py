@@ -363,8 +363,9 @@ def outcome_of(
         # Others ended because one had failed; or by the SIGTERM with which torch ends those left.
         failed = [each for each in (first, *ranks.reports().values()) if each.status == "failed"]
         failed.sort(key=lambda each: (each.follows, each.ended_s))
-        code = failed[0].exit_code if failed else 1
-        return {"status": "failed", "exception": cause, "exit_code": code or 1}
+        is_mistake = bool(failed) and failed[0].exit_code == InputError.exit_code
+        code = InputError.exit_code if is_mistake else RankError.exit_code
+        return {"status": "failed", "exception": cause, "exit_code": code}
     if not first.status:
         return {"status": "failed", "exit_code": 1}
     return {"status": first.status, "exit_code": first.exit_code}
