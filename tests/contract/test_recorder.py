@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from assay.core.errors import RecordError
 from assay.core.facts import RunFact, Saved, Started, Warned
 from assay.core.ports import MemoryRecorder, NullRecorder, Recorder
 from assay.formats.event_log import read_events
@@ -118,6 +117,11 @@ def test_a_value_that_is_no_number_is_left_out_and_a_warning_names_it(subject: S
 
 
 @keepers
-def test_an_empty_name_is_refused(subject: Subject) -> None:
-    with pytest.raises(RecordError, match="name"):
-        subject.recorder.log({"": 1.0}, 1)
+def test_a_value_without_a_name_is_left_out_and_a_warning_says_so(subject: Subject) -> None:
+    subject.recorder.log({"": 1.0, "good": 2.0}, 1)
+
+    assert subject.curve is not None and subject.facts is not None
+    assert (subject.curve("good"), subject.curve("")) == ([(1, 2.0)], [])
+    assert [
+        "name has 1 to" in fact.message for fact in subject.facts() if isinstance(fact, Warned)
+    ] == [True]

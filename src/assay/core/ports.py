@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from assay.core.errors import RecordError
 from assay.core.facts import Evaluated, RunFact, Warned, check_metric_name
 
 
@@ -125,9 +126,11 @@ class MemoryRecorder(MediaKeeper):
     def log(self, values: Mapping[str, float], step: int) -> None:
         numbers = []
         for name, value in values.items():
-            check_metric_name(name)
             try:
+                check_metric_name(name)
                 numbers.append((name, step, _number(value)))
+            except RecordError as error:
+                self.tell(Warned(message=error.what))
             except (TypeError, ValueError):
                 self.tell(Warned(message=f"The value of {name!r} is no number: {value!r}."))
         if step == self._rewound_to:  # what was logged there before is logged again

@@ -281,9 +281,14 @@ class TrainLoop(RunParts):
             self._fire_between(Event.EPOCH_END, self.state.epoch)
 
     def _fire_between(self, event: Event, count: int) -> None:
-        """Call the handlers that are due between two steps. They are keyed, as a step is."""
-        if self.bus.points[event].due <= count:
+        """Call the handlers that are due between two steps. They are keyed, as a step is.
+
+        An epoch keys its events without any handler too, so that who listens changes nothing later.
+        """
+        is_due = self.bus.points[event].due <= count
+        if is_due or event is not Event.STEP_BEGIN:
             self.randomness.begin_event(event, count)
+        if is_due:
             self.bus.fire_at(event, count)
 
     def _agree(self) -> None:
