@@ -266,8 +266,7 @@ function Chosen({ facts, scales, chosen, metric, isLow, project, isAll, onClear 
           {isLow ? "Lowest" : "Highest"} {metric}
         </h2>
         <Link to="/" search={{ ...search, sel: ids.join(",") }}>
-          Curves of 
-          {count(ids.length)}
+          Curves of {count(ids.length)}
         </Link>
         <Rest count={chosen.length - ids.length} at="a brush or a filter chooses fewer" />
         {chosen.length > 1 && chosen.length <= 50 && (
