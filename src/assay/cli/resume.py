@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any
 
 import click
@@ -48,7 +48,7 @@ def command(
 ) -> int:
     runs, overrides = split_arguments(arguments)
     run = only_run("resume", runs)
-    if Path(run).is_file():
+    if os.path.isfile(run):
         raise InputError(
             f"{run} is a file, not a run.", fix=f"assay run {run}, or assay resume last"
         )

@@ -118,7 +118,7 @@ def modules_of(
     Those of a config that lies in a record lie elsewhere, and are imported when that is known.
     """
     folder = Path(given).parent
-    if not Path(given).is_file() or records_around(folder) is not None:
+    if not os.path.isfile(given) or records_around(folder) is not None:
         yield
         return
     with user_code(user_dirs_of(user_dir or None, folder)):

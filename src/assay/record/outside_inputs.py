@@ -183,7 +183,8 @@ class OutsideInputs:
                 # No link is followed: a replay has links in the place of the data.
                 path = os.path.abspath(os.path.join(base, os.path.expanduser(text)))
                 holds_project = (self._root + os.sep).startswith(path + os.sep)
-                found = [path] if holds_project or os.path.isfile(path) else _files_in(path)
+                is_folder = not holds_project and os.path.isdir(path)
+                found = _files_in(path) if is_folder else [path]
                 yield from filter(self._is_input, found)
         for path in map(os.path.abspath, list(self._opened)):
             if self._is_inside(path) or _is_of_user(path):

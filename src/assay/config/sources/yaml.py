@@ -289,7 +289,7 @@ def _read_float(text: str) -> tuple[Scalar] | None:
 
 _KINDS: Mapping[str, Callable[[str], tuple[Scalar] | None]] = {
     "str": lambda text: (text,),
-    "merge": lambda text: (text,),
+    "merge": lambda text: (text,) if text == "<<" else None,
     "null": _read_null,
     "bool": _read_bool,
     "int": _read_int,
