@@ -462,7 +462,7 @@ def test_a_class_of_optimizers_that_is_changed_on_resume_has_its_own_settings_or
     refused = assay("resume", "last", "optimizer.type=torch.optim.SGD")
     other = assay("resume", "last", "optimizer.type=torch.optim.Adam", "train.epochs=2")
 
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "amsgrad, betas" in refused.stderr and "not of SGD" in refused.stderr
     assert other.returncode == 0, other.stderr
     parts = load_parts(sorted((only_run(toy) / "checkpoints").glob("step-*"))[-1])

@@ -136,6 +136,6 @@ def test_a_lambda_is_refused_before_anything_is_built_with_what_to_do(
     assert main(["run", "config.py"]) == 2
 
     told = capsys.readouterr().err
-    assert "a lambda has no name that a config could keep" in told and "config.py:12:" in told
+    assert "a lambda has no name that a config could keep" in told and "config.py:12" in told
     assert "define a function in a module of its own and name that" in told
     assert not (folder / "runs").exists()

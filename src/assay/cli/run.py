@@ -337,7 +337,7 @@ def _start_watchers(configs: Sequence[Config]) -> None:
 
 def _refuse_run(name: str) -> None:
     """Raise InputError for a run in the place of a config."""
-    if Path(name).exists() or "." in name:
+    if os.path.exists(name) or "." in name:
         return
     from assay.query.find import find
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assay.compose.checks import check_and_settle, is_trained, refuse
@@ -106,7 +105,7 @@ def config_to_test(address: str, *, trust: Trust = False, tell: Tell = lambda li
 
 def is_config(address: str) -> bool:
     """Return True for the path of a config file, False for the address of a run."""
-    return Path(address).is_file()
+    return os.path.isfile(address)
 
 
 def test_config(
