@@ -830,10 +830,9 @@ def train_by_hand(recipe: Recipe) -> dict[str, Tensor] | None:
     sizes = {"batch_size": BATCH * recipe.accumulate, "accumulate": recipe.accumulate}
     loader = Loader(data, seed=0, **sizes | recipe.loading)
     torch.manual_seed(0)
-    model = recipe.model()
+    model = recipe.model().double()
     with torch.no_grad():
-        model(samples()[0])
-    model = model.double()
+        model(samples()[0])  # what is lazy has its parameters now
     optimizer = recipe.optimizer(model.parameters())
     scheduler = recipe.plain_schedule(optimizer) if recipe.plain_schedule else None
     criterion: Any = recipe.criterion()

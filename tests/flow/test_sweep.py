@@ -125,6 +125,7 @@ class Net(net.Net):
         device = os.environ["ASSAY_JOB_DEVICES"]
         lock = open(pathlib.Path(os.environ["HELD"]) / device, "a")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if somebody else has it
+        assert width < 20, "too wide"
         super().__init__(width)
         self.__dict__["kept"] = lock
 """
@@ -136,7 +137,7 @@ def test_parallel_trials_have_devices_of_their_own_and_a_failing_one_is_told_wit
     toy: Path,
 ) -> None:
     text = (toy / "toy.toml").read_text().replace("epochs = 4", "steps = 2")
-    text = text.replace("net.Net", "held.Net") + '[sweep]\n"optimizer.eps" = [0.01, -1.0]\n'
+    text = text.replace("net.Net", "held.Net") + '[sweep]\n"model.width" = [8, 24]\n'
     (toy / "space.toml").write_text(text)
     (toy / "held.py").write_text(HELD)
     (held := toy / "devices").mkdir()
@@ -146,11 +147,10 @@ def test_parallel_trials_have_devices_of_their_own_and_a_failing_one_is_told_wit
 
     assert ran.returncode == 1, ran.stderr
     good, bad = json.loads(ran.stdout)["points"]
-    assert (good["values"], good["n"]) == ({"optimizer.eps": "0.01"}, 2)
+    assert (good["values"], good["n"]) == ({"model.width": "8"}, 2)
     scores = [run["score"] for run in good["runs"]]
     assert good["mean"] == sum(scores) / 2 and [run["seed"] for run in good["runs"]] == [3, 4]
-    refused = "ConfigError: `torch.optim.AdamW` refuses it: Invalid epsilon value: -1.0"
-    assert [run["cause"] for run in bad["runs"]] == [refused] * 2
+    assert [run["cause"] for run in bad["runs"]] == ["AssertionError: too wide"] * 2
     files = files_of(toy)
     assert len({file.newest.pid for file in files}) == 4
     assert os.getpid() not in {file.newest.pid for file in files}
