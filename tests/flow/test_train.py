@@ -208,12 +208,13 @@ def test_a_config_from_init_trains_and_its_test_passes(assay, tmp_path: Path) ->
 @pytest.mark.thorough
 def test_check_says_fine_or_everything_that_is_wrong(assay, toy: Path) -> None:
     assert assay("check", "toy.toml").returncode == 0
-    wrong = assay("check", "toy.toml", "optimizer.lrr=1", "train.epochs=many", "--json")
-    assert wrong.returncode == 2
-    assert {problem["kind"] for problem in json.loads(wrong.stdout)} == {
-        "unknown-argument",
-        "wrong-type",
-    }
+    for settings, kinds in (
+        (("optimizer.lrr=1", "train.epochs=many", "trane.seed=1"), ["unknown-key", "wrong-type"]),
+        (("optimizer.lrr=1", "model.widht=3"), ["unknown-argument"] * 2),  # the text is right
+    ):
+        wrong = assay("check", "toy.toml", *settings, "--json")
+        assert wrong.returncode == 2
+        assert sorted(problem["kind"] for problem in json.loads(wrong.stdout)) == kinds
 
 
 def test_events_lists_who_listens(assay, toy: Path) -> None:

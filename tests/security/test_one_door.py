@@ -28,9 +28,8 @@ DOORS = ("open_regular(", "_opened_file(", "create_file(", "os.devnull")
 
 EXCEPTIONS = {
     # What the kernel tells of this machine and of its OS processes.
-    "core/processes.py": {"is_suspended", "members_of"},
+    "core/processes.py": {"state_and_group"},
     "engine/callbacks/resources.py": {"_process_bytes", "Profile.end"},
-    "engine/data/worker_faults.py": {"_state_of"},
     "formats/lease.py": {"process_start", "_boot_id"},
     "jobs/devices.py": {"driver_uuids"},
     "record/environment.py": {"gpus"},
