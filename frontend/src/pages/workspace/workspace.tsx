@@ -284,7 +284,7 @@ function toggled(columns: readonly ColumnSpec[], name: string): ColumnSpec[] {
 
 /** Two sides with a bar between them that can be dragged; either may be hidden. */
 function Split({ hidden, isNarrow, children }: { hidden: "runs" | "panels" | undefined; isNarrow: boolean; children: [React.ReactNode, React.ReactNode] }) {
-  const [share, setShare] = useKept("split", 47);
+  const [share, setShare] = useKept("split", 50);
   const place = useRef<HTMLElement>(null);
   const drag = (event: PointerEvent) => {
     event.preventDefault();
