@@ -46,7 +46,7 @@ _HINTS = {
     **dict.fromkeys("@`%*&!|>", "put text that begins so in quotes"),
     "-": "a list starts on a line of its own",
 }
-"""What to do, by the character at which PyYAML stopped."""
+"""Hints by the character at which PyYAML stopped."""
 _CLOSING = {"[": "]", "{": "}", "'": "'", '"': '"'}
 
 
